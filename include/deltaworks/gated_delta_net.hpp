@@ -1,0 +1,114 @@
+/// The gated delta rule with carried state, capture and replay.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "deltaworks/device.hpp"
+#include "deltaworks/dtype.hpp"
+#include "deltaworks/view.hpp"
+
+namespace deltaworks {
+
+enum class UpdateRule : std::uint8_t { kLinear, kGated, kDelta, kGatedDelta };
+enum class GateActivation : std::uint8_t { kNone, kSoftplus, kSigmoid };
+enum class BetaActivation : std::uint8_t { kNone, kSigmoid };
+
+/// One call. T is the type of query, key, value and output; G that of decay and beta: float or T.
+/// value_heads = n · key_heads; value head h uses key head h / n.
+template <class T, class G = float>
+struct GatedDeltaNetArgs {
+  View<const T, 3> query;                  ///< [tokens, key_heads, key_dim]
+  View<const T, 3> key;                    ///< [tokens, key_heads, key_dim]
+  View<const T, 3> value;                  ///< [tokens, value_heads, value_dim]
+  View<const std::int32_t, 1> cu_seqlens;  ///< [sequences + 1]: 0, never decreasing, tokens
+  View<T, 3> output;                       ///< [tokens, value_heads, value_dim]
+  View<float, 4> final_state;              ///< [sequences, value_heads, value_dim, key_dim]
+  std::optional<View<const float, 4>>
+      initial_state{};  ///< like final_state, may be the same memory; absent: zeros
+  std::optional<View<const G, 2>>
+      decay{};  ///< [tokens, value_heads] natural log, or the gate's input
+  std::optional<View<const G, 3>>
+      decay_per_key{};                     ///< [tokens, value_heads, key_dim], instead of decay
+  std::optional<View<const G, 2>> beta{};  ///< [tokens, value_heads]; absent: 1
+  std::optional<View<const float, 1>> a_log{};    ///< [value_heads], with a gate activation
+  std::optional<View<const float, 1>> dt_bias{};  ///< [value_heads], with a gate activation
+  std::optional<View<const float, 2>>
+      dt_bias_per_key{};  ///< [value_heads, key_dim], instead, with decay_per_key
+  std::optional<View<const std::int32_t, 1>>
+      slots_in{};  ///< [sequences]: state pool rows; negative: skip
+  std::optional<View<const std::int32_t, 1>>
+      slots_out{};  ///< [sequences]: with slots_in, states are [slots, …]
+  std::optional<View<const std::int32_t, 1>>
+      fresh{};  ///< [sequences]: non-zero starts from zeros, unread
+  std::optional<View<const std::int32_t, 1>>
+      capture_count{};  ///< [sequences], exactly when state_update is given
+  std::optional<View<float, 2>> state_update{};  ///< [sequences, capacity · (decays + key_heads ·
+                                                 ///< key_dim + value_heads · value_dim)]
+  std::int64_t state_update_capacity = 0;
+  bool state_update_active = true;  ///< false: state_update becomes all zeros
+  UpdateRule update_rule = UpdateRule::kGatedDelta;
+  float scale = 0;  ///< 0: 1 / sqrt(key_dim)
+  GateActivation gate_activation = GateActivation::kNone;
+  float gate_lower_bound = -5;  ///< of the sigmoid gate; <= 0
+  BetaActivation beta_activation = BetaActivation::kNone;
+  bool qk_l2_norm = false;
+};
+
+/// Gated delta rule (Yang, Kautz, Hatamizadeh, arXiv:2412.06464). Per value head with state S
+/// [value_dim, key_dim], for each token:
+///   q, k <- x · rsqrt(sum x² + 1e-12)     with qk_l2_norm (1e-6 with the sigmoid gate)
+///   g     = decay;  softplus gate: −exp(a_log) · softplus(decay + dt_bias);
+///           sigmoid gate: gate_lower_bound · sigmoid(exp(a_log) · (decay + dt_bias))
+///   a     = exp(g);  r = S k;  p = S q
+///   delta = beta · (value − a r)          (beta · value for the linear and gated rules)
+///   S     = round(a S) + round(k deltaᵀ)  product and sum rounded separately: what ONNX Runtime
+///   does on the CPU output = scale · (a p + (q · k) delta), rounded once to T
+/// All in float32. Every sum has 8 partial sums (index mod 8, ascending, fma) and one tree:
+/// ((0+4)+(2+6)) +
+/// ((1+5)+(3+7)), so that every instruction set with fma gives the same bits. Token order within a
+/// sequence is fixed: one call over n tokens gives the bits of n calls, whatever the batch or the
+/// threads. state_update holds, per sequence, factors a [capacity, value_heads] (per-key decay:
+/// [capacity, value_heads, key_dim]), keys k [capacity, key_heads, key_dim] and deltas [capacity,
+/// value_heads, value_dim] of the first clamp(capture_count, 0, min(capacity, length)) tokens,
+/// zeros elsewhere. Throws InvalidArgument when an argument breaks this contract; nothing is
+/// written then. Source: ONNX Runtime, com.microsoft::GatedDeltaNet.
+void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<float>& args);
+void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<Float16>& args);
+void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16>& args);
+void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<Float16, Float16>& args);
+void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16, BFloat16>& args);
+
+/// query, key and value as slices of one packed matrix [tokens, 2 · key_heads · key_dim +
+/// value_heads · value_dim].
+template <class T>
+struct PackedQkv {
+  View<const T, 3> query, key, value;
+};
+template <class T>
+PackedQkv<T> split_qkv(View<const T, 2> packed, std::int64_t key_heads, std::int64_t key_dim,
+                       std::int64_t value_heads, std::int64_t value_dim) {
+  const std::int64_t tokens = packed.extent(0), keys = key_heads * key_dim,
+                     stride = packed.row_stride();
+  return {{packed.data(), {tokens, key_heads, key_dim}, stride},
+          {packed.data() + keys, {tokens, key_heads, key_dim}, stride},
+          {packed.data() + 2 * keys, {tokens, value_heads, value_dim}, stride}};
+}
+
+struct ReplayGatedDeltaStateArgs {
+  View<const float, 4>
+      initial_state;  ///< [sequences, value_heads, value_dim, key_dim]: before the captured call
+  View<const float, 2>
+      state_update;  ///< as gated_delta_net wrote it; per-key decay is told by the width
+  View<const std::int32_t, 1> count;  ///< [sequences], each in 0 … state_update_capacity
+  View<float, 4> final_state;         ///< like initial_state; may be the same memory
+  std::int64_t key_heads;
+  std::int64_t state_update_capacity;
+};
+
+/// The state as it was after the first count[b] captured tokens, bit for bit: per token
+/// S = round(a S) + round(k deltaᵀ). count = 0 copies the bytes.
+/// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
+void replay_gated_delta_state(const Cpu& device, const ReplayGatedDeltaStateArgs& args);
+
+}  // namespace deltaworks

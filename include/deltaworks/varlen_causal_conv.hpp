@@ -1,0 +1,67 @@
+/// Packed depthwise causal convolution with carried state, capture and replay.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "deltaworks/device.hpp"
+#include "deltaworks/dtype.hpp"
+#include "deltaworks/view.hpp"
+
+namespace deltaworks {
+
+enum class ConvActivation : std::uint8_t { kNone, kSilu };
+
+/// One call. Sequences lie one after another in `input`; sequence b owns rows cu_seqlens[b] …
+/// cu_seqlens[b + 1] − 1. history = (width − 1) · dilation.
+template <class T>
+struct VarlenCausalConvArgs {
+  View<const T, 2> input;                  ///< [tokens, channels]
+  View<const T, 3> weight;                 ///< [channels, 1, width]; the last tap is now
+  View<const std::int32_t, 1> cu_seqlens;  ///< [sequences + 1]: 0, never decreasing, tokens
+  View<const T, 3> initial_state;          ///< [sequences, channels, history]
+  View<T, 2> output;                       ///< [tokens, channels]
+  View<T, 3> final_state;                  ///< like initial_state; may be the same memory
+  std::optional<View<const T, 1>> bias{};  ///< [channels]
+  std::optional<View<const std::int32_t, 1>>
+      slots_in{};  ///< [sequences]: state pool rows; negative: skip
+  std::optional<View<const std::int32_t, 1>>
+      slots_out{};  ///< [sequences]: with slots_in, states are [slots, …]
+  std::optional<View<const std::int32_t, 1>>
+      fresh{};  ///< [sequences]: non-zero starts from zeros, unread
+  std::optional<View<const std::int32_t, 1>>
+      capture_count{};                       ///< [sequences], exactly when state_update is given
+  std::optional<View<T, 3>> state_update{};  ///< [sequences, capacity, channels]
+  ConvActivation activation = ConvActivation::kNone;
+  std::int64_t dilation = 1;
+};
+
+/// Per sequence and channel, for local token t:
+///   acc = bias or 0;  acc = fma(weight[j], x[t − history + j · dilation], acc) for j = 0 … width −
+///   1 output = activation(acc), rounded once to T;  silu(x) = x / (1 + exp(−x))
+/// Positions before the sequence read initial_state. final_state is the last `history` samples of
+/// initial_state ‖ input. state_update holds the first clamp(capture_count, 0, min(capacity,
+/// length)) input rows, then zeros. Splitting a sequence at any token changes no bit. An empty
+/// sequence hands its state on. Throws InvalidArgument when an argument breaks this contract;
+/// nothing is written then. Source: ONNX Runtime, com.microsoft::VarlenCausalConvWithState.
+void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<float>& args);
+void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<Float16>& args);
+void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<BFloat16>& args);
+
+template <class T>
+struct ReplayConvStateArgs {
+  View<const T, 3>
+      initial_state;  ///< [sequences, channels, history]: the state before the captured call
+  View<const T, 3> state_update;      ///< [sequences, capacity, channels]
+  View<const std::int32_t, 1> count;  ///< [sequences], each in 0 … capacity
+  View<T, 3> final_state;             ///< like initial_state; may be the same memory
+};
+
+/// The state as it was after the first count[b] captured tokens, bit for bit: the last `history`
+/// samples of initial_state ‖ state_update[: count]. count = 0 copies the bytes. Throws
+/// InvalidArgument when an argument breaks this contract; nothing is written then.
+void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<float>& args);
+void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<Float16>& args);
+void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<BFloat16>& args);
+
+}  // namespace deltaworks

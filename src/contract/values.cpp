@@ -1,0 +1,90 @@
+#include "contract/values.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace deltaworks::contract {
+
+void check_cu_seqlens(std::string_view op, const View<const std::int32_t, 1>& cu_seqlens,
+                      std::int64_t tokens) {
+  const std::int64_t sequences = cu_seqlens.extent(0) - 1;
+  if (cu_seqlens(0) != 0) {
+    throw InvalidArgument(
+        fmt::format("{}: cu_seqlens starts at {}, expected 0", op, cu_seqlens(0)));
+  }
+  for (std::int64_t b = 0; b < sequences; ++b) {
+    if (cu_seqlens(b + 1) < cu_seqlens(b)) {
+      throw InvalidArgument(
+          fmt::format("{}: cu_seqlens falls from {} to {} at sequence {}, "
+                      "expected offsets that never decrease",
+                      op, cu_seqlens(b), cu_seqlens(b + 1), b));
+    }
+  }
+  if (cu_seqlens(sequences) != tokens) {
+    throw InvalidArgument(
+        fmt::format("{}: cu_seqlens ends at {}, expected {}, the number of tokens", op,
+                    cu_seqlens(sequences), tokens));
+  }
+}
+
+void check_range(std::string_view op, std::string_view argument,
+                 const View<const std::int32_t, 1>& values, std::int64_t low, std::int64_t high) {
+  for (std::int64_t i = 0; i < values.extent(0); ++i) {
+    if (values(i) < low || values(i) > high) {
+      throw InvalidArgument(fmt::format("{}: {}[{}] is {}, expected {} to {}", op, argument, i,
+                                        values(i), low, high));
+    }
+  }
+}
+
+void check_slots(std::string_view op, std::string_view argument,
+                 const View<const std::int32_t, 1>& slots_of, std::int64_t slots, bool distinct) {
+  std::vector<bool> taken(distinct ? static_cast<std::size_t>(slots) : 0);
+  for (std::int64_t b = 0; b < slots_of.extent(0); ++b) {
+    const std::int64_t slot = slots_of(b);
+    if (slot < 0) continue;
+    if (slot >= slots) {
+      throw InvalidArgument(fmt::format("{}: {}[{}] is {}, expected less than {}, the pool's slots",
+                                        op, argument, b, slot, slots));
+    }
+    if (!distinct) continue;
+    if (taken[static_cast<std::size_t>(slot)]) {
+      throw InvalidArgument(fmt::format("{}: {}[{}] is {}, which another sequence writes too", op,
+                                        argument, b, slot));
+    }
+    taken[static_cast<std::size_t>(slot)] = true;
+  }
+}
+
+void check_overlap(std::string_view op, std::initializer_list<Range> read,
+                   std::initializer_list<Range> written, std::string_view in_place,
+                   std::string_view twin) {
+  const auto refuse = [op](const Range& a, const Range& b) {
+    throw InvalidArgument(
+        fmt::format("{}: {} overlaps {}, expected separate memory", op, a.argument, b.argument));
+  };
+  for (const Range* w = written.begin(); w != written.end(); ++w) {
+    for (const Range& r : read) {
+      const bool is_pair = r.argument == in_place && w->argument == twin;
+      if (w->overlaps(r) && !(is_pair && w->equals(r))) refuse(*w, r);
+    }
+    for (const Range* other = w + 1; other != written.end(); ++other) {
+      if (w->overlaps(*other)) refuse(*w, *other);
+    }
+  }
+}
+
+void check_memory(std::string_view op, std::string_view argument, const void* data,
+                  std::int64_t rows, std::int64_t row_size, std::int64_t row_stride) {
+  if (rows > 1 && row_stride < row_size) {
+    throw InvalidArgument(fmt::format("{}: {} has row stride {}, expected at least the row size {}",
+                                      op, argument, row_stride, row_size));
+  }
+  if (data == nullptr && rows > 0 && row_size > 0) {
+    throw InvalidArgument(
+        fmt::format("{}: {} has no memory for {} x {} elements", op, argument, rows, row_size));
+  }
+}
+
+}  // namespace deltaworks::contract

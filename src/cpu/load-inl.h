@@ -1,0 +1,108 @@
+// Vectors of float32 from and to elements of any type, whole or the first n. One rounding, to
+// nearest even, the same on every target.
+#include <hwy/highway.h>
+
+#include "deltaworks/dtype.hpp"
+
+#if defined(DELTAWORKS_CPU_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWORKS_CPU_LOAD_INL_H_
+#undef DELTAWORKS_CPU_LOAD_INL_H_
+#else
+#define DELTAWORKS_CPU_LOAD_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace deltaworks {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Targets with instructions for binary16; the others convert element by element.
+constexpr bool kHasHalfConversion =
+    HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_float(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_float(D d, const BFloat16* from) {
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::RebindToUnsigned<D> d32;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_float(D d, const Float16* from) {
+  if constexpr (kHasHalfConversion) {
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::Rebind<hwy::float16_t, D> dhalf;
+    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
+    return hn::PromoteTo(d, hn::BitCast(dhalf, bits));
+  } else {
+    HWY_ALIGN float lane[hn::MaxLanes(d)];
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) lane[i] = to_float(from[i]);
+    return hn::Load(d, lane);
+  }
+}
+
+template <class D>
+HWY_INLINE void store_float(hn::Vec<D> v, D d, float* to) {
+  hn::StoreU(v, d, to);
+}
+
+template <class D>
+HWY_INLINE void store_float(hn::Vec<D> v, D d, BFloat16* to) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto nearest = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
+  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40));
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
+  const auto half = hn::IfThenElse(is_nan, quiet, nearest);
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, half)), d16, reinterpret_cast<std::uint16_t*>(to));
+}
+
+template <class D>
+HWY_INLINE void store_float(hn::Vec<D> v, D d, Float16* to) {
+  if constexpr (kHasHalfConversion) {
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::Rebind<hwy::float16_t, D> dhalf;
+    const auto half = hn::BitCast(d16, hn::DemoteTo(dhalf, v));
+    hn::StoreU(half, d16, reinterpret_cast<std::uint16_t*>(to));
+  } else {
+    HWY_ALIGN float lane[hn::MaxLanes(d)];
+    hn::Store(v, d, lane);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) to[i] = from_float<Float16>(lane[i]);
+  }
+}
+
+// The first n <= Lanes(d) elements, zeros behind them; memory behind them is not touched.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_float_n(D d, const T* from, std::size_t n) {
+  if (n == hn::Lanes(d)) return load_float(d, from);
+  T padded[hn::MaxLanes(d)] = {};
+  for (std::size_t i = 0; i < n; ++i) padded[i] = from[i];
+  return load_float(d, padded);
+}
+
+template <class D, class T>
+HWY_INLINE void store_float_n(hn::Vec<D> v, D d, T* to, std::size_t n) {
+  if (n == hn::Lanes(d)) {
+    store_float(v, d, to);
+    return;
+  }
+  T padded[hn::MaxLanes(d)];
+  store_float(v, d, padded);
+  for (std::size_t i = 0; i < n; ++i) to[i] = padded[i];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace deltaworks
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

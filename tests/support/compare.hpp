@@ -1,0 +1,66 @@
+// Bits and tolerances. The one tolerance table, locally and in CI.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "deltaworks/dtype.hpp"
+
+namespace deltaworks::testing {
+
+// Allowed error of a result against float64, relative to the largest expected magnitude: float32
+// sums of a few thousand terms, or one rounding to the 16-bit type (half a unit in the last place)
+// on top of it.
+template <class T>
+constexpr double tolerance() {
+  if constexpr (std::is_same_v<T, Float16>) return 0x1p-11 + 2e-6;
+  if constexpr (std::is_same_v<T, BFloat16>) return 0x1p-8 + 2e-6;
+  return 2e-6;
+}
+
+template <class T>
+::testing::AssertionResult same_bits(const std::vector<T>& actual, const std::vector<T>& expected) {
+  if (actual.size() != expected.size()) {
+    return ::testing::AssertionFailure()
+           << "has " << actual.size() << " elements, expected " << expected.size();
+  }
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (std::memcmp(&actual[i], &expected[i], sizeof(T)) != 0) {
+      if constexpr (std::is_integral_v<T>) {
+        return ::testing::AssertionFailure()
+               << "element " << i << " is " << actual[i] << ", expected " << expected[i];
+      } else {
+        return ::testing::AssertionFailure() << "element " << i << " is " << to_float(actual[i])
+                                             << ", expected the bits of " << to_float(expected[i]);
+      }
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+// Every element within tolerance<T>() · max(1e-3, largest |expected|) of the float64 reference.
+template <class T>
+::testing::AssertionResult near(const std::vector<T>& actual, const std::vector<double>& expected,
+                                double factor = 1) {
+  if (actual.size() != expected.size()) {
+    return ::testing::AssertionFailure()
+           << "has " << actual.size() << " elements, expected " << expected.size();
+  }
+  double scale = 1e-3;
+  for (const double e : expected) scale = std::max(scale, std::abs(e));
+  const double allowed = factor * tolerance<T>() * scale;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double error = std::abs(static_cast<double>(to_float(actual[i])) - expected[i]);
+    if (!(error <= allowed)) {
+      return ::testing::AssertionFailure() << "element " << i << " is " << to_float(actual[i])
+                                           << ", expected " << expected[i] << " within " << allowed;
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace deltaworks::testing
