@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
@@ -24,27 +23,22 @@ struct GatedDeltaNetArgs {
   View<const std::int32_t, 1> cu_seqlens;  ///< [sequences + 1]: 0, never decreasing, tokens
   View<T, 3> output;                       ///< [tokens, value_heads, value_dim]
   View<float, 4> final_state;              ///< [sequences, value_heads, value_dim, key_dim]
-  std::optional<View<const float, 4>>
-      initial_state{};  ///< like final_state, may be the same memory; absent: zeros
-  std::optional<View<const G, 2>>
-      decay{};  ///< [tokens, value_heads] natural log, or the gate's input
-  std::optional<View<const G, 3>>
-      decay_per_key{};                     ///< [tokens, value_heads, key_dim], instead of decay
-  std::optional<View<const G, 2>> beta{};  ///< [tokens, value_heads]; absent: 1
-  std::optional<View<const float, 1>> a_log{};    ///< [value_heads], with a gate activation
-  std::optional<View<const float, 1>> dt_bias{};  ///< [value_heads], with a gate activation
-  std::optional<View<const float, 2>>
+  OptionalView<const float, 4>
+      initial_state{};               ///< like final_state, may be the same memory; absent: zeros
+  OptionalView<const G, 2> decay{};  ///< [tokens, value_heads] natural log, or the gate's input
+  OptionalView<const G, 3> decay_per_key{};  ///< [tokens, value_heads, key_dim], instead of decay
+  OptionalView<const G, 2> beta{};           ///< [tokens, value_heads]; absent: 1
+  OptionalView<const float, 1> a_log{};      ///< [value_heads], with a gate activation
+  OptionalView<const float, 1> dt_bias{};    ///< [value_heads], with a gate activation
+  OptionalView<const float, 2>
       dt_bias_per_key{};  ///< [value_heads, key_dim], instead, with decay_per_key
-  std::optional<View<const std::int32_t, 1>>
-      slots_in{};  ///< [sequences]: state pool rows; negative: skip
-  std::optional<View<const std::int32_t, 1>>
+  OptionalView<const std::int32_t, 1> slots_in{};  ///< [sequences]: state pool rows; negative: skip
+  OptionalView<const std::int32_t, 1>
       slots_out{};  ///< [sequences]: with slots_in, states are [slots, …]
-  std::optional<View<const std::int32_t, 1>>
-      fresh{};  ///< [sequences]: non-zero starts from zeros, unread
-  std::optional<View<const std::int32_t, 1>>
-      capture_count{};  ///< [sequences], exactly when state_update is given
-  std::optional<View<float, 2>> state_update{};  ///< [sequences, capacity · (decays + key_heads ·
-                                                 ///< key_dim + value_heads · value_dim)]
+  OptionalView<const std::int32_t, 1> fresh{};  ///< [sequences]: non-zero starts from zeros, unread
+  OptionalView<const std::int32_t, 1>
+      capture_count{};                    ///< [sequences], exactly when state_update is given
+  OptionalView<float, 2> state_update{};  ///< [sequences, row] as below
   std::int64_t state_update_capacity = 0;
   bool state_update_active = true;  ///< false: state_update becomes all zeros
   UpdateRule update_rule = UpdateRule::kGatedDelta;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
@@ -24,22 +23,20 @@ struct PagedAttentionArgs {
   View<const std::int32_t, 1> past_seqlens;  ///< [sequences], >= 0
   View<const std::int32_t, 2> block_table;   ///< [sequences, max_blocks]; −1: unmapped
   View<T, 3> output;                         ///< [tokens, heads, head_dim]
-  std::optional<View<const T, 2>>
+  OptionalView<const T, 2>
       cos_cache{};  ///< [max_positions, rotary_dim / 2]; given: rotary embedding
-  std::optional<View<const T, 2>> sin_cache{};  ///< like cos_cache
-  std::optional<View<const std::int32_t, 1>>
-      slot_mapping{};  ///< [tokens]: cache row to write, −1: none
-  std::optional<View<const T, 1>>
-      head_sink{};  ///< [heads]: a logit that joins the denominator only
-  std::optional<View<const T, 1>>
+  OptionalView<const T, 2> sin_cache{};                ///< like cos_cache
+  OptionalView<const std::int32_t, 1> slot_mapping{};  ///< [tokens]: cache row to write, −1: none
+  OptionalView<const T, 1> head_sink{};  ///< [heads]: a logit that joins the denominator only
+  OptionalView<const T, 1>
       q_norm_weight{};  ///< [head_dim]: RMSNorm per head before rotary, with k's
-  std::optional<View<const T, 1>> k_norm_weight{};  ///< [head_dim]
-  float scale = 0;                                  ///< 0: 1 / sqrt(head_dim)
-  float softcap = 0;                                ///< > 0: softcap · tanh(logit / softcap)
-  std::int64_t local_window_size = -1;  ///< > 0: positions seen, the token's own included
-  bool is_causal = true;                ///< false: tokens of the call see each other both ways
-  bool rotary_interleaved = false;      ///< pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
-  std::int64_t rotary_offset = 0;       ///< first rotated dimension of a head
+  OptionalView<const T, 1> k_norm_weight{};  ///< [head_dim]
+  float scale = 0;                           ///< 0: 1 / sqrt(head_dim)
+  float softcap = 0;                         ///< > 0: softcap · tanh(logit / softcap)
+  std::int64_t local_window_size = -1;       ///< > 0: positions seen, the token's own included
+  bool is_causal = true;                     ///< false: tokens of the call see each other both ways
+  bool rotary_interleaved = false;  ///< pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
+  std::int64_t rotary_offset = 0;   ///< first rotated dimension of a head
   float qk_norm_epsilon = 1e-6f;
 };
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
@@ -16,22 +15,20 @@ enum class ConvActivation : std::uint8_t { kNone, kSilu };
 /// cu_seqlens[b + 1] − 1. history = (width − 1) · dilation.
 template <class T>
 struct VarlenCausalConvArgs {
-  View<const T, 2> input;                  ///< [tokens, channels]
-  View<const T, 3> weight;                 ///< [channels, 1, width]; the last tap is now
-  View<const std::int32_t, 1> cu_seqlens;  ///< [sequences + 1]: 0, never decreasing, tokens
-  View<const T, 3> initial_state;          ///< [sequences, channels, history]
-  View<T, 2> output;                       ///< [tokens, channels]
-  View<T, 3> final_state;                  ///< like initial_state; may be the same memory
-  std::optional<View<const T, 1>> bias{};  ///< [channels]
-  std::optional<View<const std::int32_t, 1>>
-      slots_in{};  ///< [sequences]: state pool rows; negative: skip
-  std::optional<View<const std::int32_t, 1>>
+  View<const T, 2> input;                          ///< [tokens, channels]
+  View<const T, 3> weight;                         ///< [channels, 1, width]; the last tap is now
+  View<const std::int32_t, 1> cu_seqlens;          ///< [sequences + 1]: 0, never decreasing, tokens
+  View<const T, 3> initial_state;                  ///< [sequences, channels, history]
+  View<T, 2> output;                               ///< [tokens, channels]
+  View<T, 3> final_state;                          ///< like initial_state; may be the same memory
+  OptionalView<const T, 1> bias{};                 ///< [channels]
+  OptionalView<const std::int32_t, 1> slots_in{};  ///< [sequences]: state pool rows; negative: skip
+  OptionalView<const std::int32_t, 1>
       slots_out{};  ///< [sequences]: with slots_in, states are [slots, …]
-  std::optional<View<const std::int32_t, 1>>
-      fresh{};  ///< [sequences]: non-zero starts from zeros, unread
-  std::optional<View<const std::int32_t, 1>>
-      capture_count{};                       ///< [sequences], exactly when state_update is given
-  std::optional<View<T, 3>> state_update{};  ///< [sequences, capacity, channels]
+  OptionalView<const std::int32_t, 1> fresh{};  ///< [sequences]: non-zero starts from zeros, unread
+  OptionalView<const std::int32_t, 1>
+      capture_count{};                ///< [sequences], exactly when state_update is given
+  OptionalView<T, 3> state_update{};  ///< [sequences, capacity, channels]
   ConvActivation activation = ConvActivation::kNone;
   std::int64_t dilation = 1;
 };

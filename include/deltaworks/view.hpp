@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 namespace deltaworks {
@@ -57,5 +58,9 @@ class View {
   Extents extents_{};
   std::int64_t row_stride_ = 0;
 };
+
+/// An operand that may be left out.
+template <class T, std::size_t Rank>
+using OptionalView = std::optional<View<T, Rank>>;
 
 }  // namespace deltaworks
