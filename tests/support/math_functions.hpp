@@ -1,0 +1,13 @@
+// math-inl.h over arrays, dispatched like an operator.
+#pragma once
+
+#include <cstddef>
+
+namespace deltaworks {
+
+void math_exp(const float* x, float* y, std::size_t size);
+void math_sigmoid(const float* x, float* y, std::size_t size);
+void math_softplus(const float* x, float* y, std::size_t size);
+void math_tanh(const float* x, float* y, std::size_t size);
+
+}  // namespace deltaworks
