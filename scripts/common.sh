@@ -1,0 +1,67 @@
+# Sourced by the other scripts: where the tree is, plain progress lines, Debian packages on demand.
+# shellcheck shell=bash
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit
+venv=$root/.venv
+trap 'jobs -p | xargs -r kill 2>/dev/null' EXIT
+
+say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
+
+fail() {
+  printf '[%3d s] FAILED: %s\n' "$SECONDS" "$*" >&2
+  exit 1
+}
+
+# quietly NAME WHAT COMMAND…: the output goes to .cache/logs/NAME.log, its last line is shown now and
+# then as a sign of life, and its end when the command fails.
+quietly() {
+  local log=$root/.cache/logs/$1.log what=$2 status=0 pid watcher
+  shift 2
+  mkdir -p "${log%/*}"
+  say "$what"
+  "$@" >"$log" 2>&1 </dev/null &
+  pid=$!
+  while sleep 20 >/dev/null 2>&1; do say "  … $(tail -n 1 "$log" | tr -d '\r' | cut -c 1-100)"; done &
+  watcher=$!
+  wait "$pid" || status=$?
+  kill "$watcher" 2>/dev/null || true
+  wait "$watcher" 2>/dev/null || true
+  if ((status != 0)); then
+    tail -n 40 "$log" >&2
+    fail "$what (exit $status; all of it: ${log#"$root"/})"
+  fi
+}
+
+# debian_packages PACKAGE…: installs those that are missing.
+debian_packages() {
+  local package missing=() as_root=()
+  command -v dpkg-query >/dev/null ||
+    fail "this is not a Debian system: install what corresponds to $* and run cmake by hand (CONTRIBUTING.md)"
+  for package in "$@"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
+      missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null ||
+      fail "as root, run first: apt-get install --no-install-recommends ${missing[*]}"
+    as_root=(sudo)
+    sudo -v  # asks for the password here, not behind a log file
+  fi
+  quietly apt-update "reading Debian's package lists" "${as_root[@]}" apt-get update
+  quietly apt-install "installing ${missing[*]}" "${as_root[@]}" \
+    env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# python_packages FILE…: the pinned requirements in .venv; nothing to do while the files are as they
+# were when it was filled.
+python_packages() {
+  local file stamp
+  for file in "$@"; do
+    stamp=$venv/.installed-$file
+    cmp -s "$file" "$stamp" && continue
+    quietly "pip-$file" "installing the Python packages of $file" \
+      "$venv/bin/python" -m pip install --disable-pip-version-check --requirement "$file"
+    cp "$file" "$stamp"
+  done
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Makes a fresh clone usable: Debian packages, ONNX Runtime's headers, .venv, the release build.
+# Does only what is still missing, so that the other scripts can call it every time.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if (($#)); then
+  echo "usage: scripts/setup.sh     (no arguments; PYTHON=/path/to/python3 chooses the interpreter)"
+  [[ $1 == -h || $1 == --help ]] && exit 0
+  exit 2
+fi
+
+python_for_venv() {
+  local python
+  for python in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3 python3.13 python3.12 python3.11; do
+    "$python" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
+      2>/dev/null && echo "$python" && return
+  done
+  fail "no Python 3.11 to 3.14 with venv found ($(python3 --version 2>&1)): ONNX Runtime 1.32 needs one." \
+    "Debian 12 and later have it; elsewhere install one and set PYTHON=/path/to/python3"
+}
+
+virtual_environment() {
+  "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
+  local python
+  python=$(python_for_venv)
+  quietly venv "making .venv with $("$python" --version)" "$python" -m venv --clear "$venv"
+}
+
+# The release headers come from Debian's next release; the system's own package lists stay as they
+# are. Code built with them runs on ONNX Runtime 1.23.2 and later.
+fetch_onnxruntime_headers() {
+  local target=$1 work mirror apt
+  rm -rf "$root"/.cache/headers.*  # of a run that was interrupted
+  work=$(mktemp -d "$root/.cache/headers.XXXXXX")
+  mkdir -p "$work"/{lists/partial,archives/partial}
+  # shellcheck disable=SC2016  # apt fills these in
+  mirror=$(apt-get indextargets --format '$(SITE) $(COMPONENT)' 'Created-By: Packages' |
+    awk '$1 !~ /security/ && $2 == "main" {print $1; exit}')
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-http://deb.debian.org/debian} forky main" \
+    >"$work/sources.list"
+  apt=(apt-get -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=-
+    -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work" -o APT::Sandbox::User=root)
+  "${apt[@]}" update
+  (cd "$work" && "${apt[@]}" download libonnxruntime-dev)
+  dpkg-deb --extract "$work"/libonnxruntime-dev_*.deb "$work/package"
+  rm -rf "$target"
+  mv "$work/package" "$target"
+  rm -rf "$work"
+}
+
+onnxruntime_headers() {
+  local target=$root/.cache/onnxruntime-headers
+  [[ -f $target/usr/include/onnxruntime/onnxruntime_c_api.h ]] && return
+  mkdir -p "$root/.cache"
+  quietly headers "fetching ONNX Runtime's C++ headers (Debian forky, libonnxruntime-dev)" \
+    fetch_onnxruntime_headers "$target"
+}
+
+say "set-up of $root"
+debian_packages ca-certificates cmake g++ libbenchmark-dev libcli11-dev libfmt-dev libgtest-dev \
+  libhwy-dev ninja-build nlohmann-json3-dev python3-venv
+virtual_environment
+python_packages requirements.txt
+onnxruntime_headers
+quietly configure "configuring build/release" cmake --preset release
+quietly build "building build/release on $(nproc) cores (the first time takes minutes)" \
+  cmake --build --preset release
+say "ready: build/release/bin, build/release/lib, .venv"
