@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "deltaworks/export.hpp"
+
 namespace deltaworks {
 
 /// How an operator spreads independent tasks over threads. A host gives its own pool; by default
@@ -37,13 +39,13 @@ struct Cpu {
 
 /// Instruction sets that this build can use on this processor, best first ("AVX3", "AVX2", "SSE4",
 /// …).
-std::vector<std::string> cpu_targets();
+DELTAWORKS_EXPORT std::vector<std::string> cpu_targets();
 
 /// The instruction set that the next call uses. DELTAWORKS_CPU_TARGET sets it for a process.
-std::string cpu_target();
+DELTAWORKS_EXPORT std::string cpu_target();
 
 /// Uses only `target`, one of cpu_targets(), from now on; an empty string goes back to the best
 /// one. Throws InvalidArgument for any other name. Not for use while an operator runs.
-void set_cpu_target(const std::string& target);
+DELTAWORKS_EXPORT void set_cpu_target(const std::string& target);
 
 }  // namespace deltaworks

@@ -5,6 +5,7 @@
 
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
+#include "deltaworks/export.hpp"
 #include "deltaworks/view.hpp"
 
 namespace deltaworks {
@@ -67,11 +68,13 @@ struct GatedDeltaNetArgs {
 /// value_heads, value_dim] of the first clamp(capture_count, 0, min(capacity, length)) tokens,
 /// zeros elsewhere. Throws InvalidArgument when an argument breaks this contract; nothing is
 /// written then. Source: ONNX Runtime, com.microsoft::GatedDeltaNet.
-void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<float>& args);
-void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<Float16>& args);
-void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16>& args);
-void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<Float16, Float16>& args);
-void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16, BFloat16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<float>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<Float16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device,
+                                       const GatedDeltaNetArgs<Float16, Float16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device,
+                                       const GatedDeltaNetArgs<BFloat16, BFloat16>& args);
 
 /// query, key and value as slices of one packed matrix [tokens, 2 · key_heads · key_dim +
 /// value_heads · value_dim].
@@ -103,6 +106,7 @@ struct ReplayGatedDeltaStateArgs {
 /// The state as it was after the first count[b] captured tokens, bit for bit: per token
 /// S = round(a S) + round(k deltaᵀ). count = 0 copies the bytes.
 /// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
-void replay_gated_delta_state(const Cpu& device, const ReplayGatedDeltaStateArgs& args);
+DELTAWORKS_EXPORT void replay_gated_delta_state(const Cpu& device,
+                                                const ReplayGatedDeltaStateArgs& args);
 
 }  // namespace deltaworks

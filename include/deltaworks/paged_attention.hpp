@@ -6,6 +6,7 @@
 
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
+#include "deltaworks/export.hpp"
 #include "deltaworks/view.hpp"
 
 namespace deltaworks {
@@ -47,8 +48,8 @@ struct PagedAttentionArgs {
 /// call has. Position j lies in cache block block_table[b, j / block_size], row j % block_size.
 /// Throws InvalidArgument when an argument breaks this contract (an unmapped or foreign block names
 /// its sequence); nothing is written then. Source: ONNX Runtime, com.microsoft::PagedAttention.
-void paged_attention(const Cpu& device, const PagedAttentionArgs<float>& args);
-void paged_attention(const Cpu& device, const PagedAttentionArgs<Float16>& args);
-void paged_attention(const Cpu& device, const PagedAttentionArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void paged_attention(const Cpu& device, const PagedAttentionArgs<float>& args);
+DELTAWORKS_EXPORT void paged_attention(const Cpu& device, const PagedAttentionArgs<Float16>& args);
+DELTAWORKS_EXPORT void paged_attention(const Cpu& device, const PagedAttentionArgs<BFloat16>& args);
 
 }  // namespace deltaworks

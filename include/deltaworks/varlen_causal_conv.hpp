@@ -5,6 +5,7 @@
 
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
+#include "deltaworks/export.hpp"
 #include "deltaworks/view.hpp"
 
 namespace deltaworks {
@@ -41,9 +42,12 @@ struct VarlenCausalConvArgs {
 /// length)) input rows, then zeros. Splitting a sequence at any token changes no bit. An empty
 /// sequence hands its state on. Throws InvalidArgument when an argument breaks this contract;
 /// nothing is written then. Source: ONNX Runtime, com.microsoft::VarlenCausalConvWithState.
-void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<float>& args);
-void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<Float16>& args);
-void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
+                                          const VarlenCausalConvArgs<float>& args);
+DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
+                                          const VarlenCausalConvArgs<Float16>& args);
+DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
+                                          const VarlenCausalConvArgs<BFloat16>& args);
 
 template <class T>
 struct ReplayConvStateArgs {
@@ -57,8 +61,10 @@ struct ReplayConvStateArgs {
 /// The state as it was after the first count[b] captured tokens, bit for bit: the last `history`
 /// samples of initial_state ‖ state_update[: count]. count = 0 copies the bytes. Throws
 /// InvalidArgument when an argument breaks this contract; nothing is written then.
-void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<float>& args);
-void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<Float16>& args);
-void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<float>& args);
+DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device,
+                                         const ReplayConvStateArgs<Float16>& args);
+DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device,
+                                         const ReplayConvStateArgs<BFloat16>& args);
 
 }  // namespace deltaworks

@@ -1,9 +1,11 @@
 /// Version of this library.
 #pragma once
 
+#include "deltaworks/export.hpp"
+
 namespace deltaworks {
 
 /// "major.minor.patch", as in CMakeLists.txt.
-const char* version();
+DELTAWORKS_EXPORT const char* version();
 
 }  // namespace deltaworks
