@@ -12,9 +12,9 @@ fail() {
   exit 1
 }
 
-# quietly NAME WHAT COMMAND…: the output goes to .cache/logs/NAME.log, its last line is shown now and
-# then as a sign of life, and its end when the command fails.
-quietly() {
+# logged NAME WHAT COMMAND…: the output goes to .cache/logs/NAME.log; its last line is shown now and
+# then as a sign of life. Returns the command's status.
+logged() {
   local log=$root/.cache/logs/$1.log what=$2 status=0 pid watcher
   shift 2
   mkdir -p "${log%/*}"
@@ -26,10 +26,16 @@ quietly() {
   wait "$pid" || status=$?
   kill "$watcher" 2>/dev/null || true
   wait "$watcher" 2>/dev/null || true
-  if ((status != 0)); then
-    tail -n 40 "$log" >&2
-    fail "$what (exit $status; all of it: ${log#"$root"/})"
-  fi
+  return "$status"
+}
+
+# quietly NAME WHAT COMMAND…: logged, but a failure shows the end of the output and ends the script.
+quietly() {
+  local status=0
+  logged "$@" || status=$?
+  ((status == 0)) && return
+  tail -n 40 ".cache/logs/$1.log" >&2
+  fail "$2 (exit $status; all of it: .cache/logs/$1.log)"
 }
 
 # debian_packages PACKAGE…: installs those that are missing.

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Names the parts that an operator lacks and the files that are too long (CONTRIBUTING.md).
+
+An operator is a header in include/deltaworks that declares a function of the header's own name.
+Prints one line for each finding; the exit status is 1 when there is any.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The parts of an operator; one with a folder of its own counts once that folder exists.
+PARTS = [
+    ("include/deltaworks/{op}.hpp", None),
+    ("src/{op}.cpp", None),
+    ("src/contract/{op}.hpp", None),
+    ("src/reference/{op}.cpp", None),
+    ("src/cpu/{op}.cpp", None),
+    ("tests/{op}_test.cpp", None),
+    ("bench/{op}_bench.cpp", None),
+    ("docs/ops/{op}.md", None),
+    ("onnxruntime/{op}.cpp", "onnxruntime"),
+    ("python/src/{op}.cpp", "python/src"),
+    ("src/cuda/{op}.cu", "src/cuda"),
+]
+# What an operator does without, and why.
+WITHOUT = {"src/cuda/paged_attention.cu": "it is for the CPU, where the GenAI Engine lacks it"}
+
+CODE = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".py", ".sh"}
+KERNELS = ("src/cpu/", "src/cuda/")
+LINES, KERNEL_LINES = 300, 500
+# A longer file says why near its top, in these words.
+EXCUSE = re.compile(r"Longer than (300|500) lines:")
+
+
+def operators() -> list[str]:
+    headers = sorted((ROOT / "include/deltaworks").glob("*.hpp"))
+    return [h.stem for h in headers if re.search(rf"\bvoid {h.stem}\(", h.read_text())]
+
+
+def missing_parts() -> list[str]:
+    findings = []
+    for op in operators():
+        for pattern, folder in PARTS:
+            part = pattern.format(op=op)
+            if part in WITHOUT or (folder and not (ROOT / folder).is_dir()):
+                continue
+            if not (ROOT / part).is_file():
+                findings.append(f"{op} lacks {part}")
+    return findings
+
+
+def long_files() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    findings = []
+    for name in listed:
+        if Path(name).suffix not in CODE:
+            continue
+        lines = (ROOT / name).read_text().splitlines()
+        limit = KERNEL_LINES if name.startswith(KERNELS) else LINES
+        if len(lines) > limit and not EXCUSE.search("\n".join(lines[:20])):
+            findings.append(
+                f"{name} has {len(lines)} lines, at most {limit} (or say why at its top)"
+            )
+    return findings
+
+
+def main() -> int:
+    findings = missing_parts() + long_files()
+    for finding in findings:
+        print(finding)
+    print(f"layout: {len(operators())} operators, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
