@@ -57,6 +57,26 @@ void check_slots(std::string_view op, std::string_view argument,
   }
 }
 
+void check_slots_in_place(std::string_view op, const View<const std::int32_t, 1>& slots_in,
+                          const View<const std::int32_t, 1>& slots_out,
+                          const OptionalView<const std::int32_t, 1>& fresh, std::int64_t slots) {
+  constexpr std::int64_t kNobody = -1;
+  const auto skipped = [&](std::int64_t b) { return slots_in(b) < 0 || slots_out(b) < 0; };
+  std::vector<std::int64_t> writer(static_cast<std::size_t>(slots), kNobody);
+  for (std::int64_t b = 0; b < slots_out.extent(0); ++b) {
+    if (!skipped(b)) writer[static_cast<std::size_t>(slots_out(b))] = b;
+  }
+  for (std::int64_t b = 0; b < slots_in.extent(0); ++b) {
+    if (skipped(b) || (fresh && (*fresh)(b) != 0)) continue;
+    const std::int64_t other = writer[static_cast<std::size_t>(slots_in(b))];
+    if (other == kNobody || other == b) continue;
+    throw InvalidArgument(
+        fmt::format("{}: slots_in[{}] is {}, which sequence {} writes in place, expected a slot "
+                    "that no other sequence writes",
+                    op, b, slots_in(b), other));
+  }
+}
+
 void check_overlap(std::string_view op, std::initializer_list<Range> read,
                    std::initializer_list<Range> written, std::string_view in_place,
                    std::string_view twin) {
@@ -71,6 +91,16 @@ void check_overlap(std::string_view op, std::initializer_list<Range> read,
     }
     for (const Range* other = w + 1; other != written.end(); ++other) {
       if (w->overlaps(*other)) refuse(*w, *other);
+    }
+  }
+}
+
+void check_extents(std::string_view op, std::string_view argument, const std::int64_t* extents,
+                   std::size_t rank) {
+  for (std::size_t dim = 0; dim < rank; ++dim) {
+    if (extents[dim] < 0) {
+      throw InvalidArgument(fmt::format("{}: {} has extent {} in dimension {}, expected 0 or more",
+                                        op, argument, extents[dim], dim));
     }
   }
 }

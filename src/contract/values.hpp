@@ -30,6 +30,12 @@ void check_range(std::string_view op, std::string_view argument,
 void check_slots(std::string_view op, std::string_view argument,
                  const View<const std::int32_t, 1>& slots_of, std::int64_t slots, bool distinct);
 
+// States updated in place: no sequence reads a slot that another one writes. A sequence with a
+// negative slot takes no part; one with `fresh` != 0 reads nothing.
+void check_slots_in_place(std::string_view op, const View<const std::int32_t, 1>& slots_in,
+                          const View<const std::int32_t, 1>& slots_out,
+                          const OptionalView<const std::int32_t, 1>& fresh, std::int64_t slots);
+
 // Memory that a call touches, for overlap checks.
 struct Range {
   std::string_view argument;
@@ -61,12 +67,17 @@ void check_overlap(std::string_view op, std::initializer_list<Range> read,
                    std::initializer_list<Range> written, std::string_view in_place = {},
                    std::string_view twin = {});
 
+// No extent is negative: a view, unlike an operand of a graph, knows them all.
+void check_extents(std::string_view op, std::string_view argument, const std::int64_t* extents,
+                   std::size_t rank);
+
 // A view with elements has memory, and its rows do not overlap.
 void check_memory(std::string_view op, std::string_view argument, const void* data,
                   std::int64_t rows, std::int64_t row_size, std::int64_t row_stride);
 
 template <class T, std::size_t Rank>
 void check_memory(std::string_view op, std::string_view argument, const View<T, Rank>& view) {
+  check_extents(op, argument, view.extents().data(), Rank);
   check_memory(op, argument, view.data(), view.extent(0), view.row_size(), view.row_stride());
 }
 

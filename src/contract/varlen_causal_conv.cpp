@@ -1,0 +1,178 @@
+#include "contract/varlen_causal_conv.hpp"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <limits>
+
+namespace deltaworks::contract {
+
+namespace {
+
+void check_dims(Checker& check, std::string_view argument, const Tensor& tensor) {
+  for (int dim = 0; dim < tensor.rank; ++dim) {
+    check.require(
+        tensor.dims[dim] >= kUnknown,
+        fmt::format("{} has shape {}, expected no negative extent", argument, to_string(tensor)));
+  }
+}
+
+// An element type that all T operands share.
+void check_element(Checker& check, std::string_view argument, const Tensor& tensor) {
+  check.require(tensor.dtype != DType::kInt32,
+                fmt::format("{} has type int32, expected float32, float16 or bfloat16", argument));
+}
+
+// Bytes of any operand, and offsets into it, fit in int64.
+void check_size(Checker& check, std::string_view argument,
+                std::initializer_list<std::int64_t> extents) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max() / 8;
+  std::int64_t size = 1;
+  for (const std::int64_t extent : extents) {
+    if (extent <= 0) return;  // unknown or empty
+    if (size > kLargest / extent) {
+      check.fail(fmt::format("{} has shape [{}], expected less than 2^60 elements", argument,
+                             fmt::join(extents, ", ")));
+      return;
+    }
+    size *= extent;
+  }
+}
+
+void shape_of_weight(Checker& check, const VarlenCausalConvOperands& operands,
+                     VarlenCausalConvGeometry& shape) {
+  std::int64_t one = 1;
+  check.shape("weight", operands.weight, {&shape.channels, &one, &shape.width});
+  check.require(operands.dilation >= 1,
+                fmt::format("dilation is {}, expected at least 1", operands.dilation));
+  shape.dilation = operands.dilation;
+  if (!check.ok() || shape.width == kUnknown) return;
+  if (shape.width == 0) {
+    check.fail(fmt::format("weight has shape {}, expected a width of at least 1",
+                           to_string(operands.weight)));
+  } else if (shape.width - 1 > std::numeric_limits<std::int32_t>::max() / shape.dilation) {
+    check.fail(fmt::format("dilation is {} with width {}, expected a history of less than 2^31",
+                           shape.dilation, shape.width));
+  } else {
+    shape.history = (shape.width - 1) * shape.dilation;
+  }
+}
+
+void shape_of_sequences(Checker& check, const VarlenCausalConvOperands& operands,
+                        VarlenCausalConvGeometry& shape) {
+  std::int64_t offsets = kUnknown;
+  check.shape("cu_seqlens", operands.cu_seqlens, {&offsets});
+  if (offsets == 0) {
+    check.fail("cu_seqlens has shape [0], expected one offset more than there are sequences");
+  }
+  if (offsets > 0) shape.sequences = offsets - 1;
+  check.shape("slots_in", operands.slots_in, {&shape.sequences});
+  check.shape("slots_out", operands.slots_out, {&shape.sequences});
+  check.shape("fresh", operands.fresh, {&shape.sequences});
+  check.shape("capture_count", operands.capture_count, {&shape.sequences});
+}
+
+void shape_of_states(Checker& check, const VarlenCausalConvOperands& operands,
+                     VarlenCausalConvGeometry& shape) {
+  check.together("slots_out", operands.slots_out.has_value(), operands.slots_in.has_value(),
+                 operands.slots_in ? "slots_in is given" : "slots_in is missing");
+  std::int64_t& rows = operands.slots_in ? shape.slots : shape.sequences;
+  check.shape("initial_state", operands.initial_state, {&rows, &shape.channels, &shape.history});
+  check.shape("final_state", operands.final_state, {&rows, &shape.channels, &shape.history});
+  shape.slots = rows;
+}
+
+void shape_of_capture(Checker& check, const VarlenCausalConvOperands& operands,
+                      VarlenCausalConvGeometry& shape) {
+  shape.capacity = operands.state_update_capacity;
+  check.require(shape.capacity >= 0,
+                fmt::format("state_update_capacity is {}, expected at least 0", shape.capacity));
+  if (shape.capacity > 0) {
+    check.together("capture_count", operands.capture_count.has_value(), true,
+                   fmt::format("state_update has room for {} tokens", shape.capacity));
+  } else if (!operands.state_update) {
+    check.together("capture_count", operands.capture_count.has_value(), false,
+                   "there is no state_update to fill");
+  }
+  check.shape("state_update", operands.state_update,
+              {&shape.sequences, &shape.capacity, &shape.channels});
+}
+
+// Types, and extents that no tensor can have.
+void check_tensors(Checker& check, const VarlenCausalConvOperands& operands) {
+  check_element(check, "input", operands.input);
+  const auto each = [&check](DType dtype, std::string_view argument, const Operand& operand) {
+    if (!operand) return;
+    check.dtype(argument, *operand, dtype);
+    check_dims(check, argument, *operand);
+  };
+  const DType element = operands.input.dtype;
+  each(element, "input", operands.input);
+  each(element, "weight", operands.weight);
+  each(DType::kInt32, "cu_seqlens", operands.cu_seqlens);
+  each(element, "initial_state", operands.initial_state);
+  each(element, "bias", operands.bias);
+  each(DType::kInt32, "slots_in", operands.slots_in);
+  each(DType::kInt32, "slots_out", operands.slots_out);
+  each(DType::kInt32, "fresh", operands.fresh);
+  each(DType::kInt32, "capture_count", operands.capture_count);
+  each(element, "output", operands.output);
+  each(element, "final_state", operands.final_state);
+  each(element, "state_update", operands.state_update);
+}
+
+}  // namespace
+
+Outcome<VarlenCausalConvGeometry> varlen_causal_conv(std::string_view op,
+                                                     const VarlenCausalConvOperands& operands) {
+  Checker check(op);
+  VarlenCausalConvGeometry shape;
+  check_tensors(check, operands);
+  check.shape("input", operands.input, {&shape.tokens, &shape.channels});
+  shape_of_weight(check, operands, shape);
+  shape_of_sequences(check, operands, shape);
+  check.shape("bias", operands.bias, {&shape.channels});
+  shape_of_states(check, operands, shape);
+  shape_of_capture(check, operands, shape);
+  check.shape("output", operands.output, {&shape.tokens, &shape.channels});
+  check_size(check, "input", {shape.tokens, shape.channels});
+  check_size(check, "weight", {shape.channels, 1, shape.width});
+  check_size(check, "initial_state", {shape.slots, shape.channels, shape.history});
+  check_size(check, "state_update", {shape.sequences, shape.capacity, shape.channels});
+  if (!check.ok()) return check.complaint();
+  return shape;
+}
+
+Outcome<ConvActivation> parse_conv_activation(std::string_view op, std::string_view text) {
+  if (text == "none") return ConvActivation::kNone;
+  if (text == "silu" || text == "swish") return ConvActivation::kSilu;
+  return fmt::format("{}: activation is \"{}\", expected none, silu or swish", op, text);
+}
+
+Outcome<ReplayConvStateGeometry> replay_conv_state(std::string_view op,
+                                                   const ReplayConvStateOperands& operands) {
+  Checker check(op);
+  ReplayConvStateGeometry shape;
+  check_element(check, "initial_state", operands.initial_state);
+  const DType element = operands.initial_state.dtype;
+  check.dtype("state_update", operands.state_update, element);
+  check.dtype("count", operands.count, DType::kInt32);
+  if (operands.final_state) check.dtype("final_state", *operands.final_state, element);
+  check_dims(check, "initial_state", operands.initial_state);
+  check_dims(check, "state_update", operands.state_update);
+  check_dims(check, "count", operands.count);
+  if (operands.final_state) check_dims(check, "final_state", *operands.final_state);
+  check.shape("initial_state", operands.initial_state,
+              {&shape.sequences, &shape.channels, &shape.history});
+  check.shape("state_update", operands.state_update,
+              {&shape.sequences, &shape.capacity, &shape.channels});
+  check.shape("count", operands.count, {&shape.sequences});
+  check.shape("final_state", operands.final_state,
+              {&shape.sequences, &shape.channels, &shape.history});
+  check_size(check, "initial_state", {shape.sequences, shape.channels, shape.history});
+  check_size(check, "state_update", {shape.sequences, shape.capacity, shape.channels});
+  if (!check.ok()) return check.complaint();
+  return shape;
+}
+
+}  // namespace deltaworks::contract
