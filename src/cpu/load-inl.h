@@ -26,26 +26,37 @@ HWY_INLINE hn::Vec<D> load_float(D d, const float* from) {
   return hn::LoadU(d, from);
 }
 
+// The values of elements that lie in a register as their bits.
 template <class D>
-HWY_INLINE hn::Vec<D> load_float(D d, const BFloat16* from) {
-  const hn::Rebind<std::uint16_t, D> d16;
+HWY_INLINE hn::Vec<D> widen(D, hn::Vec<D> value, float) {
+  return value;
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<std::uint16_t, D>> bits, BFloat16) {
   const hn::RebindToUnsigned<D> d32;
-  const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
 template <class D>
-HWY_INLINE hn::Vec<D> load_float(D d, const Float16* from) {
+HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<std::uint16_t, D>> bits, Float16) {
   if constexpr (kHasHalfConversion) {
-    const hn::Rebind<std::uint16_t, D> d16;
     const hn::Rebind<hwy::float16_t, D> dhalf;
-    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
     return hn::PromoteTo(d, hn::BitCast(dhalf, bits));
   } else {
+    const hn::Rebind<std::uint16_t, D> d16;
+    HWY_ALIGN std::uint16_t half[hn::MaxLanes(d16)];
     HWY_ALIGN float lane[hn::MaxLanes(d)];
-    for (std::size_t i = 0; i < hn::Lanes(d); ++i) lane[i] = to_float(from[i]);
+    hn::Store(bits, d16, half);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) lane[i] = to_float(Float16{half[i]});
     return hn::Load(d, lane);
   }
+}
+
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_float(D d, const T* from) {
+  const hn::Rebind<std::uint16_t, D> d16;
+  return widen(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)), T{});
 }
 
 template <class D>
@@ -54,7 +65,7 @@ HWY_INLINE void store_float(hn::Vec<D> v, D d, float* to) {
 }
 
 template <class D>
-HWY_INLINE void store_float(hn::Vec<D> v, D d, BFloat16* to) {
+HWY_INLINE void store_float(hn::Vec<D> v, [[maybe_unused]] D d, BFloat16* to) {
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<std::uint16_t, D> d16;
