@@ -38,22 +38,28 @@ void check_range(std::string_view op, std::string_view argument,
   }
 }
 
-void check_slots(std::string_view op, std::string_view argument,
-                 const View<const std::int32_t, 1>& slots_of, std::int64_t slots, bool distinct) {
-  std::vector<bool> taken(distinct ? static_cast<std::size_t>(slots) : 0);
-  for (std::int64_t b = 0; b < slots_of.extent(0); ++b) {
-    const std::int64_t slot = slots_of(b);
-    if (slot < 0) continue;
-    if (slot >= slots) {
-      throw InvalidArgument(fmt::format("{}: {}[{}] is {}, expected less than {}, the pool's slots",
-                                        op, argument, b, slot, slots));
+void check_pool(std::string_view op, const View<const std::int32_t, 1>& slots_in,
+                const View<const std::int32_t, 1>& slots_out, std::int64_t slots, bool in_place) {
+  std::vector<std::int64_t> writer(static_cast<std::size_t>(slots), -1);
+  for (const auto& [argument, view] :
+       {std::pair{"slots_out", &slots_out}, {"slots_in", &slots_in}}) {
+    for (std::int64_t b = 0; b < view->extent(0); ++b) {
+      const std::int64_t slot = (*view)(b);
+      if (slot >= slots) {
+        throw InvalidArgument(
+            fmt::format("{}: {}[{}] is {}, expected less than {}, the pool's slots", op, argument,
+                        b, slot, slots));
+      }
+      // A sequence that lacks either slot is skipped: it neither reads nor writes.
+      if (slots_in(b) < 0 || slots_out(b) < 0) continue;
+      std::int64_t& owner = writer[static_cast<std::size_t>(slot)];
+      const bool writes = view == &slots_out;
+      if (writes ? owner >= 0 : in_place && owner >= 0 && owner != b) {
+        throw InvalidArgument(fmt::format("{}: {}[{}] is {}, which sequence {} writes too", op,
+                                          argument, b, slot, owner));
+      }
+      if (writes) owner = b;
     }
-    if (!distinct) continue;
-    if (taken[static_cast<std::size_t>(slot)]) {
-      throw InvalidArgument(fmt::format("{}: {}[{}] is {}, which another sequence writes too", op,
-                                        argument, b, slot));
-    }
-    taken[static_cast<std::size_t>(slot)] = true;
   }
 }
 

@@ -26,9 +26,10 @@ void check_cu_seqlens(std::string_view op, const View<const std::int32_t, 1>& cu
 void check_range(std::string_view op, std::string_view argument,
                  const View<const std::int32_t, 1>& values, std::int64_t low, std::int64_t high);
 
-// No two sequences write the same slot; every slot is below `slots`.
-void check_slots(std::string_view op, std::string_view argument,
-                 const View<const std::int32_t, 1>& slots_of, std::int64_t slots, bool distinct);
+// Slots of a state pool: all below `slots`, none written by two sequences; in place, none written
+// by one sequence and read by another.
+void check_pool(std::string_view op, const View<const std::int32_t, 1>& slots_in,
+                const View<const std::int32_t, 1>& slots_out, std::int64_t slots, bool in_place);
 
 // States updated in place: no sequence reads a slot that another one writes. A sequence with a
 // negative slot takes no part; one with `fresh` != 0 reads nothing.
