@@ -33,8 +33,12 @@ constexpr int kRows =
 // r[row] and p[row], rows of the state times key and query.
 template <int kR>
 struct Sums {
-  HWY_ALIGN float recalled[kR];
-  HWY_ALIGN float queried[kR];
+  HWY_ALIGN float both[2 * kR];
+
+  float* recalled() { return both; }
+  float* queried() { return both + kR; }
+  const float* recalled() const { return both; }
+  const float* queried() const { return both + kR; }
 };
 
 #if HWY_TARGET != HWY_SCALAR
@@ -73,14 +77,14 @@ HWY_INLINE void add_partials(const Eight (&r)[kR], const Eight (&p)[kR], Sums<kR
     for (std::size_t half = 0; half < kParts8; ++half) {
       const auto even = fold_to_pairs(d8, w[half][0], w[half][2]);
       const auto odd = fold_to_pairs(d8, w[half][1], w[half][3]);
-      hn::Store(fold_to_sums(d8, even, odd), d8, half == 0 ? sums.recalled : sums.queried);
+      hn::Store(fold_to_sums(d8, even, odd), d8, half == 0 ? sums.recalled() : sums.queried());
     }
     return;
   }
 #endif
   for (int i = 0; i < kR; ++i) {
-    sums.recalled[i] = sum8(r[i]);
-    sums.queried[i] = sum8(p[i]);
+    sums.recalled()[i] = sum8(r[i]);
+    sums.queried()[i] = sum8(p[i]);
   }
 }
 
@@ -136,7 +140,7 @@ HWY_INLINE void finish(const Token& token, const Sums<kR>& sums, bool recalls, f
                        const T* value, float* delta, T* output) {
   const hn::CappedTag<float, kR> d;
   for (std::size_t i = 0; i < kR; i += hn::Lanes(d)) {
-    auto recalled = hn::Load(d, sums.recalled + i), queried = hn::Load(d, sums.queried + i);
+    auto recalled = hn::Load(d, sums.recalled() + i), queried = hn::Load(d, sums.queried() + i);
     if constexpr (!kPerKey) {
       const auto factor = hn::Set(d, token.factor);
       recalled = hn::Mul(factor, recalled);
