@@ -18,8 +18,8 @@ struct GatedDeltaNetOperands {
   // the packed form [tokens, row] or [sequences, length, row], row = 2 · key_heads · key_dim +
   // value_heads · value_dim.
   Tensor query;
-  Operand key, value, cu_seqlens, decay, beta, initial_state, a_log, dt_bias, capture_count,
-      state_update_active, slots_in, slots_out, fresh;
+  Operand key{}, value{}, cu_seqlens{}, decay{}, beta{}, initial_state{}, a_log{}, dt_bias{},
+      capture_count{}, state_update_active{}, slots_in{}, slots_out{}, fresh{};
   UpdateRule update_rule = UpdateRule::kGatedDelta;
   GateActivation gate_activation = GateActivation::kNone;
   float scale = 0;

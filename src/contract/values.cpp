@@ -111,8 +111,15 @@ void check_extents(std::string_view op, std::string_view argument, const std::in
   }
 }
 
-void check_memory(std::string_view op, std::string_view argument, const void* data,
-                  std::int64_t rows, std::int64_t row_size, std::int64_t row_stride) {
+void check_memory(std::string_view op, std::string_view argument, const Tensor& shape,
+                  const void* data, std::int64_t rows, std::int64_t row_size,
+                  std::int64_t row_stride) {
+  for (int dim = 0; dim < shape.rank; ++dim) {
+    if (shape.dims[dim] < 0) {
+      throw InvalidArgument(fmt::format("{}: {} has extent {} in dimension {}, expected 0 or more",
+                                        op, argument, shape.dims[dim], dim));
+    }
+  }
   if (rows > 1 && row_stride < row_size) {
     throw InvalidArgument(fmt::format("{}: {} has row stride {}, expected at least the row size {}",
                                       op, argument, row_stride, row_size));

@@ -79,7 +79,8 @@ void check_memory(std::string_view op, std::string_view argument, const void* da
 template <class T, std::size_t Rank>
 void check_memory(std::string_view op, std::string_view argument, const View<T, Rank>& view) {
   check_extents(op, argument, view.extents().data(), Rank);
-  check_memory(op, argument, view.data(), view.extent(0), view.row_size(), view.row_stride());
+  check_memory(op, argument, describe(view), view.data(), view.extent(0), view.row_size(),
+               view.row_stride());
 }
 
 template <class T, std::size_t Rank>
