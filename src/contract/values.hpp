@@ -72,9 +72,10 @@ void check_overlap(std::string_view op, std::initializer_list<Range> read,
 void check_extents(std::string_view op, std::string_view argument, const std::int64_t* extents,
                    std::size_t rank);
 
-// A view with elements has memory, and its rows do not overlap.
-void check_memory(std::string_view op, std::string_view argument, const void* data,
-                  std::int64_t rows, std::int64_t row_size, std::int64_t row_stride);
+// No extent is negative, a view with elements has memory, and its rows do not overlap.
+void check_memory(std::string_view op, std::string_view argument, const Tensor& shape,
+                  const void* data, std::int64_t rows, std::int64_t row_size,
+                  std::int64_t row_stride);
 
 template <class T, std::size_t Rank>
 void check_memory(std::string_view op, std::string_view argument, const View<T, Rank>& view) {
