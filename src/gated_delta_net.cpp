@@ -94,7 +94,8 @@ void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
   if (args.slots_in) {
     const bool in_place =
         args.initial_state && args.initial_state->data() == args.final_state.data();
-    contract::check_pool(kOp, *args.slots_in, *args.slots_out, geometry.slots, in_place);
+    contract::check_pool(kOp, *args.slots_in, *args.slots_out, args.fresh, geometry.slots,
+                         in_place);
   }
   cpu::ensure_target();
   cpu::gated_delta_net(device.parallel_for, args, geometry);

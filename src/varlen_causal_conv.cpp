@@ -74,14 +74,9 @@ void check_values(const VarlenCausalConvArgs<T>& args,
                   const contract::VarlenCausalConvGeometry& geometry) {
   contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
   if (!args.slots_in) return;
-  contract::check_slots(kOp, "slots_in", *args.slots_in, geometry.slots, false);
-  contract::check_slots(kOp, "slots_out", *args.slots_out, geometry.slots, true);
   const bool in_place =
       geometry.history > 0 && args.initial_state.data() == args.final_state.data();
-  if (in_place) {
-    contract::check_slots_in_place(kOp, *args.slots_in, *args.slots_out, args.fresh,
-                                   geometry.slots);
-  }
+  contract::check_pool(kOp, *args.slots_in, *args.slots_out, args.fresh, geometry.slots, in_place);
 }
 
 template <class T>

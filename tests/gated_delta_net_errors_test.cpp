@@ -147,7 +147,7 @@ const BadCall kBadCalls[] = {
     {"SlotTooFar", [](Args& a) { a.slots_in = ints(kSlots), a.slots_out = ints(kFar); },
      "slots_out[1] is 2, expected less than 2, the pool's slots"},
     {"SlotTwice", [](Args& a) { a.slots_in = ints(kSlots), a.slots_out = ints(kTwice); },
-     "slots_out[1] is 1, which sequence 0 writes too"},
+     "slots_out[1] is 1, which sequence 0 writes, expected a slot that no other sequence writes"},
     {"Pitch",
      [](Args& a) {
        a.query = {scratch, {5, 2, 8}, 15};

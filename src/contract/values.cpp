@@ -39,10 +39,14 @@ void check_range(std::string_view op, std::string_view argument,
 }
 
 void check_pool(std::string_view op, const View<const std::int32_t, 1>& slots_in,
-                const View<const std::int32_t, 1>& slots_out, std::int64_t slots, bool in_place) {
-  std::vector<std::int64_t> writer(static_cast<std::size_t>(slots), -1);
+                const View<const std::int32_t, 1>& slots_out,
+                const OptionalView<const std::int32_t, 1>& fresh, std::int64_t slots,
+                bool in_place) {
+  constexpr std::int64_t kNobody = -1;
+  std::vector<std::int64_t> writer(static_cast<std::size_t>(slots), kNobody);
   for (const auto& [argument, view] :
        {std::pair{"slots_out", &slots_out}, {"slots_in", &slots_in}}) {
+    const bool writes = view == &slots_out;
     for (std::int64_t b = 0; b < view->extent(0); ++b) {
       const std::int64_t slot = (*view)(b);
       if (slot >= slots) {
@@ -50,36 +54,18 @@ void check_pool(std::string_view op, const View<const std::int32_t, 1>& slots_in
             fmt::format("{}: {}[{}] is {}, expected less than {}, the pool's slots", op, argument,
                         b, slot, slots));
       }
-      // A sequence that lacks either slot is skipped: it neither reads nor writes.
-      if (slots_in(b) < 0 || slots_out(b) < 0) continue;
+      const bool skipped = slots_in(b) < 0 || slots_out(b) < 0;
+      const bool reads_nothing = !writes && (!in_place || (fresh && (*fresh)(b) != 0));
+      if (skipped || reads_nothing) continue;
       std::int64_t& owner = writer[static_cast<std::size_t>(slot)];
-      const bool writes = view == &slots_out;
-      if (writes ? owner >= 0 : in_place && owner >= 0 && owner != b) {
-        throw InvalidArgument(fmt::format("{}: {}[{}] is {}, which sequence {} writes too", op,
-                                          argument, b, slot, owner));
+      if (owner != kNobody && owner != b) {
+        throw InvalidArgument(
+            fmt::format("{}: {}[{}] is {}, which sequence {} writes, expected "
+                        "a slot that no other sequence writes",
+                        op, argument, b, slot, owner));
       }
       if (writes) owner = b;
     }
-  }
-}
-
-void check_slots_in_place(std::string_view op, const View<const std::int32_t, 1>& slots_in,
-                          const View<const std::int32_t, 1>& slots_out,
-                          const OptionalView<const std::int32_t, 1>& fresh, std::int64_t slots) {
-  constexpr std::int64_t kNobody = -1;
-  const auto skipped = [&](std::int64_t b) { return slots_in(b) < 0 || slots_out(b) < 0; };
-  std::vector<std::int64_t> writer(static_cast<std::size_t>(slots), kNobody);
-  for (std::int64_t b = 0; b < slots_out.extent(0); ++b) {
-    if (!skipped(b)) writer[static_cast<std::size_t>(slots_out(b))] = b;
-  }
-  for (std::int64_t b = 0; b < slots_in.extent(0); ++b) {
-    if (skipped(b) || (fresh && (*fresh)(b) != 0)) continue;
-    const std::int64_t other = writer[static_cast<std::size_t>(slots_in(b))];
-    if (other == kNobody || other == b) continue;
-    throw InvalidArgument(
-        fmt::format("{}: slots_in[{}] is {}, which sequence {} writes in place, expected a slot "
-                    "that no other sequence writes",
-                    op, b, slots_in(b), other));
   }
 }
 
@@ -111,15 +97,8 @@ void check_extents(std::string_view op, std::string_view argument, const std::in
   }
 }
 
-void check_memory(std::string_view op, std::string_view argument, const Tensor& shape,
-                  const void* data, std::int64_t rows, std::int64_t row_size,
-                  std::int64_t row_stride) {
-  for (int dim = 0; dim < shape.rank; ++dim) {
-    if (shape.dims[dim] < 0) {
-      throw InvalidArgument(fmt::format("{}: {} has extent {} in dimension {}, expected 0 or more",
-                                        op, argument, shape.dims[dim], dim));
-    }
-  }
+void check_memory(std::string_view op, std::string_view argument, const void* data,
+                  std::int64_t rows, std::int64_t row_size, std::int64_t row_stride) {
   if (rows > 1 && row_stride < row_size) {
     throw InvalidArgument(fmt::format("{}: {} has row stride {}, expected at least the row size {}",
                                       op, argument, row_stride, row_size));

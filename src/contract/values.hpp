@@ -27,15 +27,12 @@ void check_range(std::string_view op, std::string_view argument,
                  const View<const std::int32_t, 1>& values, std::int64_t low, std::int64_t high);
 
 // Slots of a state pool: all below `slots`, none written by two sequences; in place, none written
-// by one sequence and read by another.
+// by one sequence and read by another. A sequence with a negative slot takes no part; one with
+// `fresh` != 0 reads nothing.
 void check_pool(std::string_view op, const View<const std::int32_t, 1>& slots_in,
-                const View<const std::int32_t, 1>& slots_out, std::int64_t slots, bool in_place);
-
-// States updated in place: no sequence reads a slot that another one writes. A sequence with a
-// negative slot takes no part; one with `fresh` != 0 reads nothing.
-void check_slots_in_place(std::string_view op, const View<const std::int32_t, 1>& slots_in,
-                          const View<const std::int32_t, 1>& slots_out,
-                          const OptionalView<const std::int32_t, 1>& fresh, std::int64_t slots);
+                const View<const std::int32_t, 1>& slots_out,
+                const OptionalView<const std::int32_t, 1>& fresh, std::int64_t slots,
+                bool in_place);
 
 // Memory that a call touches, for overlap checks.
 struct Range {
@@ -72,16 +69,14 @@ void check_overlap(std::string_view op, std::initializer_list<Range> read,
 void check_extents(std::string_view op, std::string_view argument, const std::int64_t* extents,
                    std::size_t rank);
 
-// No extent is negative, a view with elements has memory, and its rows do not overlap.
-void check_memory(std::string_view op, std::string_view argument, const Tensor& shape,
-                  const void* data, std::int64_t rows, std::int64_t row_size,
-                  std::int64_t row_stride);
+// A view with elements has memory, and its rows do not overlap.
+void check_memory(std::string_view op, std::string_view argument, const void* data,
+                  std::int64_t rows, std::int64_t row_size, std::int64_t row_stride);
 
 template <class T, std::size_t Rank>
 void check_memory(std::string_view op, std::string_view argument, const View<T, Rank>& view) {
   check_extents(op, argument, view.extents().data(), Rank);
-  check_memory(op, argument, describe(view), view.data(), view.extent(0), view.row_size(),
-               view.row_stride());
+  check_memory(op, argument, view.data(), view.extent(0), view.row_size(), view.row_stride());
 }
 
 template <class T, std::size_t Rank>
