@@ -18,7 +18,7 @@ for option in "$@"; do
   esac
 done
 
-debian_packages clang-format shellcheck
+debian_packages clang-format git shellcheck
 [[ -x $venv/bin/python ]] || fail "no .venv: run scripts/setup.sh first"
 python_packages requirements-dev.txt
 
