@@ -1,0 +1,179 @@
+#include "deltaworks/paged_attention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "contract/paged_attention.hpp"
+#include "contract/values.hpp"
+#include "cpu/paged_attention.hpp"
+#include "cpu/target.hpp"
+
+namespace deltaworks {
+
+namespace {
+
+constexpr std::string_view kOp = "paged_attention";
+using Geometry = contract::PagedAttentionGeometry;
+
+template <class T>
+Geometry geometry_of(const PagedAttentionArgs<T>& args) {
+  contract::PagedAttentionOperands in;
+  in.query = contract::describe(args.query);
+  in.key = contract::describe(args.key);
+  in.value = contract::describe(args.value);
+  in.key_cache = contract::describe(args.key_cache);
+  in.value_cache = contract::describe(args.value_cache);
+  in.cu_seqlens = contract::describe(args.cu_seqlens);
+  in.past_seqlens = contract::describe(args.past_seqlens);
+  in.block_table = contract::describe(args.block_table);
+  in.cos_cache = contract::describe(args.cos_cache);
+  in.sin_cache = contract::describe(args.sin_cache);
+  in.slot_mapping = contract::describe(args.slot_mapping);
+  in.head_sink = contract::describe(args.head_sink);
+  in.q_norm_weight = contract::describe(args.q_norm_weight);
+  in.k_norm_weight = contract::describe(args.k_norm_weight);
+  in.output = contract::describe(args.output);
+  in.num_heads = args.query.extent(1);
+  in.kv_num_heads = args.key.extent(1);
+  in.scale = args.scale;
+  in.softcap = args.softcap;
+  in.local_window_size = args.local_window_size;
+  in.is_causal = args.is_causal ? 1 : 0;
+  in.do_rotary = args.cos_cache || args.sin_cache ? 1 : 0;
+  in.rotary_interleaved = args.rotary_interleaved ? 1 : 0;
+  in.rotary_offset = args.rotary_offset;
+  in.qk_norm_epsilon = args.qk_norm_epsilon;
+  return contract::value_or_throw(contract::paged_attention(kOp, in));
+}
+
+template <class T>
+void check_buffers(const PagedAttentionArgs<T>& args) {
+  const auto each = [](auto&& visit, const PagedAttentionArgs<T>& a) {
+    visit("query", a.query), visit("key", a.key), visit("value", a.value);
+    visit("key_cache", a.key_cache), visit("value_cache", a.value_cache);
+    visit("cu_seqlens", a.cu_seqlens), visit("past_seqlens", a.past_seqlens);
+    visit("block_table", a.block_table), visit("output", a.output);
+    visit("cos_cache", a.cos_cache), visit("sin_cache", a.sin_cache);
+    visit("slot_mapping", a.slot_mapping), visit("head_sink", a.head_sink);
+    visit("q_norm_weight", a.q_norm_weight), visit("k_norm_weight", a.k_norm_weight);
+  };
+  each([](auto name, const auto& view) { contract::check_memory(kOp, name, view); }, args);
+  const auto range = [](auto name, const auto& view) { return contract::range_of(name, view); };
+  contract::check_overlap(
+      kOp,
+      {range("query", args.query), range("key", args.key), range("value", args.value),
+       range("cu_seqlens", args.cu_seqlens), range("past_seqlens", args.past_seqlens),
+       range("block_table", args.block_table), range("cos_cache", args.cos_cache),
+       range("sin_cache", args.sin_cache), range("slot_mapping", args.slot_mapping),
+       range("head_sink", args.head_sink), range("q_norm_weight", args.q_norm_weight),
+       range("k_norm_weight", args.k_norm_weight)},
+      {range("key_cache", args.key_cache), range("value_cache", args.value_cache),
+       range("output", args.output)});
+}
+
+// Positions [first, end) of the cache that sequence b reads or writes.
+template <class T>
+void check_pages(const PagedAttentionArgs<T>& args, const Geometry& g, std::int64_t b,
+                 std::int64_t first, std::int64_t end) {
+  for (std::int64_t page = first / g.block_size; page * g.block_size < end; ++page) {
+    const std::int64_t block = args.block_table(b, page);
+    if (block >= 0 && block < g.blocks) continue;
+    throw InvalidArgument(fmt::format(
+        "{}: block_table[{}, {}] is {}{}, expected 0 to {}: sequence {} needs positions {} to {}",
+        kOp, b, page, block, block == -1 ? " (unmapped)" : "", g.blocks - 1, b, first, end - 1));
+  }
+}
+
+template <class T>
+void check_sequence(const PagedAttentionArgs<T>& args, const Geometry& g, std::int64_t b) {
+  const std::int64_t past = args.past_seqlens(b);
+  if (past < 0) {
+    throw InvalidArgument(
+        fmt::format("{}: past_seqlens[{}] is {}, expected at least 0", kOp, b, past));
+  }
+  const std::int64_t length = args.cu_seqlens(b + 1) - args.cu_seqlens(b);
+  if (length == 0) return;  // reads and writes nothing
+  const std::int64_t end = past + length;
+  if (end > g.max_blocks * g.block_size) {
+    throw InvalidArgument(
+        fmt::format("{}: sequence {} has {} past and {} new positions, expected at most {}, what "
+                    "{} blocks of {} in block_table hold",
+                    kOp, b, past, length, g.max_blocks * g.block_size, g.max_blocks, g.block_size));
+  }
+  if (args.cos_cache && end > g.max_positions) {
+    throw InvalidArgument(fmt::format(
+        "{}: sequence {} reaches position {}, expected less than {}, the rows of cos_cache", kOp, b,
+        end - 1, g.max_positions));
+  }
+  const std::int64_t window = args.local_window_size;
+  check_pages(args, g, b, window > 0 ? std::max<std::int64_t>(0, past - window + 1) : 0, end);
+}
+
+// The cache row that each token writes, with its token.
+template <class T>
+std::vector<std::pair<std::int64_t, std::int64_t>> written_rows(const PagedAttentionArgs<T>& args,
+                                                                const Geometry& g) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> rows;
+  rows.reserve(static_cast<std::size_t>(g.tokens));
+  for (std::int64_t b = 0; b < g.sequences; ++b) {
+    for (std::int64_t row = args.cu_seqlens(b); row < args.cu_seqlens(b + 1); ++row) {
+      const std::int64_t position = args.past_seqlens(b) + row - args.cu_seqlens(b);
+      const std::int64_t slot = args.slot_mapping
+                                    ? (*args.slot_mapping)(row)
+                                    : args.block_table(b, position / g.block_size) * g.block_size +
+                                          position % g.block_size;
+      if (slot >= 0) rows.emplace_back(slot, row);
+    }
+  }
+  return rows;
+}
+
+template <class T>
+void check_writes(const PagedAttentionArgs<T>& args, const Geometry& g) {
+  if (args.slot_mapping) {
+    contract::check_range(kOp, "slot_mapping", *args.slot_mapping, -1, g.blocks * g.block_size - 1);
+  }
+  auto rows = written_rows(args, g);
+  std::sort(rows.begin(), rows.end());
+  const auto twin = std::adjacent_find(
+      rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (twin == rows.end()) return;
+  const auto sequence = [&](std::int64_t row) {
+    std::int64_t b = 0;
+    while (args.cu_seqlens(b + 1) <= row) ++b;
+    return b;
+  };
+  throw InvalidArgument(fmt::format(
+      "{}: token {} of sequence {} and token {} of sequence {} both write row {} of block {}, "
+      "expected a row of its own for every token",
+      kOp, twin->second, sequence(twin->second), (twin + 1)->second, sequence((twin + 1)->second),
+      twin->first % g.block_size, twin->first / g.block_size));
+}
+
+template <class T>
+void run(const Cpu& device, const PagedAttentionArgs<T>& args) {
+  const Geometry geometry = geometry_of(args);
+  check_buffers(args);
+  contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
+  for (std::int64_t b = 0; b < geometry.sequences; ++b) check_sequence(args, geometry, b);
+  check_writes(args, geometry);
+  cpu::ensure_target();
+  cpu::paged_attention(device, geometry, args);
+}
+
+}  // namespace
+
+void paged_attention(const Cpu& device, const PagedAttentionArgs<float>& args) {
+  run(device, args);
+}
+void paged_attention(const Cpu& device, const PagedAttentionArgs<Float16>& args) {
+  run(device, args);
+}
+void paged_attention(const Cpu& device, const PagedAttentionArgs<BFloat16>& args) {
+  run(device, args);
+}
+
+}  // namespace deltaworks
