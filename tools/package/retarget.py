@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import weights
 from onnx import TensorProto, numpy_helper
 
-import weights
-
 LIBRARY = "libdeltaworks_onnxruntime.so"
-# 32 positions a block: 512 blocks hold 16,384 positions (two full contexts) in 34 MB.
-BATCHING = {"block_size": 32, "num_blocks": 512, "max_batch_size": 16}
+# 32 positions a block: 512 blocks hold 16,384 positions (two full contexts) in 34 MB. A request
+# keeps its place in the batch until it is released: 24 prompts need 24 places of 0.9 MB.
+BATCHING = {"block_size": 32, "num_blocks": 512, "max_batch_size": 32}
 CHECKPOINT_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 

@@ -1,8 +1,8 @@
 """Where each initializer of the builder's graph comes from in the checkpoint, and how.
 
-The package stores its weights once: the graph's initializers point into model.safetensors, and a few
-nodes on constants (Cast, Concat, Transpose, Add) turn what is stored into what the graph reads. ONNX
-Runtime folds those nodes when it loads the model, so they cost nothing afterwards.
+The package stores its weights once: the graph's initializers point into model.safetensors, and a
+few nodes on constants (Cast, Concat, Transpose, Add) turn what is stored into what the graph reads.
+ONNX Runtime folds those nodes when it loads the model, so they cost nothing afterwards.
 """
 
 import json
@@ -115,7 +115,7 @@ PLAIN = (
 
 
 def recipe(name):
-    """How to make the builder's initializer `name`, or None when the checkpoint has no part in it."""
+    """How to make the builder's initializer `name`; None when the checkpoint has no part in it."""
     if name == "lm_head.MatMul.weight":
         return Recipe((TEXT + "embed_tokens.weight",), transpose=True)
     found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)

@@ -12,11 +12,10 @@ import math
 import time
 from pathlib import Path
 
+import checkpoint
 import numpy as np
 import onnxruntime
 import torch
-
-import checkpoint
 from model import END
 
 PAGE = 32  # positions of a cache page; any number works here
@@ -101,6 +100,18 @@ def bits_per_byte(logits_of, ids, window):
     return total / (count * window) / math.log(2)
 
 
+def read_corpus(path):
+    data = np.load(path)
+    names = [n for n in data.files if n.startswith("heldout_")]
+    return {n.removeprefix("heldout_"): data[n].astype(np.int64) for n in names}
+
+
+def read_text(path):
+    """A form feed stands between documents: it is read as END."""
+    ids = np.frombuffer(b"\f" + path.read_bytes(), np.uint8).astype(np.int64)
+    return {path.name: np.where(ids == ord("\f"), END, ids)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("package", type=Path)
@@ -112,12 +123,7 @@ def main():
     torch.set_num_threads(1)
     package, model = Package(args.package, args.library), checkpoint.load(args.package)
     print(f"loaded in {package.load_seconds:.2f} s")
-    text = (args.package / "heldout.txt").read_bytes() if not args.data else b""
-    sources = {"heldout.txt": np.frombuffer(text, np.uint8).astype(np.int64)}
-    if args.data:
-        data = np.load(args.data)
-        names = [n for n in data.files if n.startswith("heldout_")]
-        sources = {n.removeprefix("heldout_"): data[n].astype(np.int64) for n in names}
+    sources = read_corpus(args.data) if args.data else read_text(args.package / "heldout.txt")
     rows = [np.concatenate([[END], ids[2000:2255]]) for ids in sources.values()]
     compare(package, model, np.stack(rows), prompt=192)
 

@@ -9,9 +9,8 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-
 from model import END, Config, Model
+from safetensors.torch import load_file, save_file
 
 PREFIX = "model.language_model."
 FLOAT32 = ("A_log", "dt_bias")  # the operators read these as float32

@@ -14,10 +14,9 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import numpy as np
-
 import corpus_sources
 import corpus_text
+import numpy as np
 from model import END
 
 EXCERPT = 5200  # bytes of each source in heldout.txt: 12 sources stay under 64 KB
@@ -39,9 +38,11 @@ def fetch(work):
             target = unpacked / path.name.split("_")[0]
             subprocess.run(["dpkg", "-x", path, target], check=True)
         elif path.suffix == ".whl":
-            zipfile.ZipFile(path).extractall(unpacked / path.name.split("-")[0])
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(unpacked / path.name.split("-")[0])
         else:
-            tarfile.open(path).extractall(unpacked, filter="data")
+            with tarfile.open(path) as archive:
+                archive.extractall(unpacked, filter="data")
     (work / "fetched").touch()
     return unpacked
 

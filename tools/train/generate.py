@@ -1,7 +1,6 @@
 """Token-by-token decoding of the PyTorch model, with its state carried."""
 
 import torch
-
 from model import END
 
 

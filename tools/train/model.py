@@ -8,11 +8,10 @@ gated delta networks, the fourth is gated attention.
 import math
 from dataclasses import dataclass
 
+import delta_rule
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import delta_rule
 
 END, MASK = 256, 257  # ids after the 256 bytes: end of a document, and a drafter's blank
 

@@ -12,16 +12,15 @@ import math
 import time
 from pathlib import Path
 
+import checkpoint
+import delta_rule
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
-
-import checkpoint
-import delta_rule
 from generate import decode, encode, generate
 from model import END, TINY, Config, Model
 from muon import Muon
+from safetensors.torch import save_file
 
 SAMPLES = (
     "[tale]\nOnce upon a time there was",
