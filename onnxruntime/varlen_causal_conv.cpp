@@ -1,0 +1,102 @@
+// com.microsoft::VarlenCausalConvWithState
+#include "deltaworks/varlen_causal_conv.hpp"
+
+#include <fmt/format.h>
+
+#include "contract/values.hpp"
+#include "contract/varlen_causal_conv.hpp"
+#include "custom_op.hpp"
+
+namespace deltaworks::ort {
+
+namespace {
+
+constexpr const char* kName = "VarlenCausalConvWithState";
+
+enum Input { kInput, kWeight, kOffsets, kBias, kInitialState, kCaptureCount, kKernelDelta, kMask };
+enum Output { kOutput, kFinalState, kStateUpdate };
+
+template <class T>
+class VarlenCausalConv final : public Kernel {
+ public:
+  explicit VarlenCausalConv(const Node& node)
+      : activation_(contract::value_or_throw(
+            contract::parse_conv_activation(kName, node.attribute("activation", "none")))),
+        dilation_(node.attribute("dilation", std::int64_t{1})),
+        capacity_(state_update_capacity(node)) {
+    for (const auto& [index, argument] :
+         {std::pair{kKernelDelta, "kernel_delta"}, std::pair{kMask, "previous_mask"}}) {
+      if (!node.has_input(index)) continue;
+      throw InvalidArgument(
+          fmt::format("{} is given, expected none: the dynamic mode is not "
+                      "available on the CPU",
+                      argument));
+    }
+    geometry(node);
+  }
+
+  void compute(Call& call) const override {
+    const auto g = geometry(call);
+    VarlenCausalConvArgs<T> args{
+        .input = call.view<T, 2>(kInput),
+        .weight = call.view<T, 3>(kWeight),
+        .cu_seqlens = call.view<std::int32_t, 1>(kOffsets),
+        .initial_state = call.view<T, 3>(kInitialState),
+        .output = call.output<T, 2>(kOutput, {g.tokens, g.channels}),
+        .final_state = call.output<T, 3>(kFinalState, {g.sequences, g.channels, g.history}),
+        .bias = call.optional_view<T, 1>(kBias),
+        .activation = activation_,
+        .dilation = dilation_};
+    const auto update =
+        call.optional_output<T, 3>(kStateUpdate, {g.sequences, capacity_, g.channels});
+    if (capacity_ > 0 && update) {
+      args.state_update = update;
+      args.capture_count = call.view<std::int32_t, 1>(kCaptureCount);
+    }
+    varlen_causal_conv(call.device(), args);
+  }
+
+ private:
+  template <class Source>
+  contract::VarlenCausalConvGeometry geometry(const Source& source) const {
+    return contract::value_or_throw(
+        contract::varlen_causal_conv(kName, {.input = *source.input(kInput, 2),
+                                             .weight = *source.input(kWeight, 3),
+                                             .cu_seqlens = *source.input(kOffsets, 1),
+                                             .initial_state = *source.input(kInitialState, 3),
+                                             .bias = source.input(kBias, 1),
+                                             .capture_count = source.input(kCaptureCount, 1),
+                                             .dilation = dilation_,
+                                             .state_update_capacity = capacity_}));
+  }
+
+  ConvActivation activation_;
+  std::int64_t dilation_, capacity_;
+};
+
+template <class T>
+Operator variant() {
+  constexpr auto kType = element_type<T>(), kInt = element_type<std::int32_t>();
+  return {kName,
+          {{kType},
+           {kType},
+           {kInt},
+           {kType, true},
+           {kType},
+           {kInt, true},
+           {kType, true},
+           {kType, true}},
+          {{kType}, {kType, true}, {kType, true}},
+          [](const Node& node) -> std::unique_ptr<Kernel> {
+            return std::make_unique<VarlenCausalConv<T>>(node);
+          },
+          in_place<kInitialState, kFinalState>};
+}
+
+}  // namespace
+
+std::vector<Operator> varlen_causal_conv_operators() {
+  return {variant<float>(), variant<Float16>(), variant<BFloat16>()};
+}
+
+}  // namespace deltaworks::ort
