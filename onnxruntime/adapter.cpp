@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
@@ -20,6 +21,12 @@ std::string read_string(const OrtApi& api, const Read& read) {
   check(api, read(text.data(), &size));
   text.resize(size - 1);
   return text;
+}
+
+// An object of ONNX Runtime's, with the function of the interface that releases it.
+template <class T, class Release>
+std::unique_ptr<T, Release> owned(T* object, Release release) {
+  return {object, release};
 }
 
 bool succeeds(const OrtApi& api, OrtStatus* status) {
@@ -93,13 +100,10 @@ contract::Operand Node::described(std::size_t index) const {
   if (!has_input(index)) return std::nullopt;
   OrtTypeInfo* type = nullptr;
   check(api_, api_.KernelInfo_GetInputTypeInfo(&info_, index, &type));
+  const auto released = owned(type, api_.ReleaseTypeInfo);
   const OrtTensorTypeAndShapeInfo* info = nullptr;
-  OrtStatus* const status = api_.CastTypeInfoToTensorInfo(type, &info);
-  contract::Tensor tensor;
-  if (status == nullptr && info != nullptr) tensor = describe(api_, *info);
-  api_.ReleaseTypeInfo(type);
-  check(api_, status);
-  return tensor;
+  check(api_, api_.CastTypeInfoToTensorInfo(type, &info));
+  return info == nullptr ? contract::Tensor{} : describe(api_, *info);
 }
 
 bool Node::knows_rank(std::size_t index) const {
@@ -188,16 +192,10 @@ Call::Call(const OrtApi& api, OrtKernelContext& context, OrtAllocator& allocator
     if (value == nullptr) continue;
     OrtTensorTypeAndShapeInfo* info = nullptr;
     check(api, api.GetTensorTypeAndShape(value, &info));
-    try {
-      inputs_[i].tensor = describe(api, *info);
-    } catch (...) {
-      api.ReleaseTensorTypeAndShapeInfo(info);
-      throw;
-    }
-    api.ReleaseTensorTypeAndShapeInfo(info);
+    const auto released = owned(info, api.ReleaseTensorTypeAndShapeInfo);
     void* data = nullptr;  // the C interface has no reading form
     check(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
-    inputs_[i] = {true, data, inputs_[i].tensor};
+    inputs_[i] = {true, data, describe(api, *info)};
   }
   check(api, api.KernelContext_GetOutputCount(&context, &output_count_));
 }

@@ -118,7 +118,9 @@ class Problem:
             operands["state_update_active"] = np.array([self.active], np.int32)
         order = "query key value cu_seqlens decay beta initial_state a_log dt_bias capture_count"
         inputs = [
-            (name, operands[name]) if operands.get(name) is not None and name not in without else None
+            (name, operands[name])
+            if operands.get(name) is not None and name not in without
+            else None
             for name in [*order.split(), "state_update_active"]
         ]
         while inputs[-1] is None:

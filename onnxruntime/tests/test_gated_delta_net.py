@@ -33,9 +33,7 @@ def compare(problem):
     """Every output within the type's rounding of ONNX Runtime's kernel."""
     node = problem.node()
     ours, stock = run(node), run_stock(node)
-    assert_close(
-        ours["output"], stock["output"], TOLERANCE[np.dtype(problem.dtype)], "output"
-    )
+    assert_close(ours["output"], stock["output"], TOLERANCE[np.dtype(problem.dtype)], "output")
     assert_close(ours["final_state"], stock["final_state"], 1e-5, "final_state")
     for sequence, length in enumerate(problem.lengths if problem.capacity else ()):
         count = min(max(problem.capture_count[sequence], 0), problem.capacity, length)
@@ -55,7 +53,11 @@ def compare(problem):
 def test_matches_onnxruntime(dtype, gate_dtype, form, activation):
     compare(
         Problem(
-            lengths=FORMS[form], dtype=dtype, gate_dtype=gate_dtype, form=form, activation=activation
+            lengths=FORMS[form],
+            dtype=dtype,
+            gate_dtype=gate_dtype,
+            form=form,
+            activation=activation,
         )
     )
 

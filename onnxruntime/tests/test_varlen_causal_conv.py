@@ -106,9 +106,7 @@ def test_channels(dtype, channels):
 
 @pytest.mark.parametrize("dtype", TYPES, ids=type_name)
 def test_capture(dtype):
-    problem = Problem(
-        dtype=dtype, lengths=(10, 5, 1, 8), capacity=8, capture_count=(-1, 0, 3, 9)
-    )
+    problem = Problem(dtype=dtype, lengths=(10, 5, 1, 8), capacity=8, capture_count=(-1, 0, 3, 9))
     compare(problem)
     # A prefix of the captured rows, shifted into the old state, is the state after that prefix.
     operands, update = problem.operands(), run(problem.node())["state_update"]

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Times GatedDeltaNet and VarlenCausalConvWithState of this library against ONNX Runtime's own
+kernels, in one process, on one thread: rounds take turns, memory is bound, medians are compared.
+
+Usage: .venv/bin/python bench/onnxruntime_bench.py [--seconds 1.0] [--json FILE]
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "onnxruntime/tests"))
+from support import LIBRARY, Node, bind, offsets, session  # noqa: E402
+
+# Heads of Qwen3.5 27B: 16 key heads, 48 value heads of 128 x 128, 10240 convolution channels.
+KEY_HEADS, VALUE_HEADS, DIM, CHANNELS, WIDTH = 16, 48, 128, 10240, 4
+WANTED = {  # what is asked of this library: ratio by operator and tokens
+    ("GatedDeltaNet", 1): 10,
+    ("GatedDeltaNet", 1024): 10,
+    ("VarlenCausalConvWithState", 1): 20,
+    ("VarlenCausalConvWithState", 1024): 10,
+}
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32) * 0.5
+
+
+def gated_delta_net(tokens, capacity=0):
+    state = normal(1, VALUE_HEADS, DIM, DIM)
+    inputs = [
+        ("query", normal(tokens, KEY_HEADS, DIM)),
+        ("key", normal(tokens, KEY_HEADS, DIM)),
+        ("value", normal(tokens, VALUE_HEADS, DIM)),
+        ("cu_seqlens", offsets([tokens])),
+        ("decay", normal(tokens, VALUE_HEADS)),
+        ("beta", normal(tokens, VALUE_HEADS)),
+        ("initial_state", state),
+        ("a_log", normal(VALUE_HEADS)),
+        ("dt_bias", normal(VALUE_HEADS)),
+    ]
+    outputs = [
+        ("output", np.float32, (tokens, VALUE_HEADS, DIM)),
+        ("final_state", np.float32, state.shape),
+    ]
+    attributes = {"gate_activation": "qwen", "beta_activation": "sigmoid", "qk_l2_norm": 1}
+    if capacity:
+        row = capacity * (VALUE_HEADS + KEY_HEADS * DIM + VALUE_HEADS * DIM)
+        inputs.append(("capture_count", np.array([capacity], np.int32)))
+        outputs.append(("state_update", np.float32, (1, row)))
+        attributes["state_update_capacity"] = capacity
+    return Node("GatedDeltaNet", inputs, outputs, attributes)
+
+
+def convolution(tokens):
+    inputs = [
+        ("input", normal(tokens, CHANNELS)),
+        ("weight", normal(CHANNELS, 1, WIDTH)),
+        ("cumulative_sequence_length", offsets([tokens])),
+        ("bias", normal(CHANNELS)),
+        ("initial_state", normal(1, CHANNELS, WIDTH - 1)),
+    ]
+    outputs = [
+        ("output", np.float32, (tokens, CHANNELS)),
+        ("final_state", np.float32, (1, CHANNELS, WIDTH - 1)),
+    ]
+    return Node("VarlenCausalConvWithState", inputs, outputs, {"activation": "silu"})
+
+
+def bound_run(node, library):
+    running = session(node.model(), library=library)
+    binding, memory = running.io_binding(), []
+    for name, array in node.feeds().items():
+        memory.append(bind(binding, name, array, binding.bind_input))
+    for name, dtype, shape in node.outputs:
+        memory.append(bind(binding, name, np.zeros(shape, dtype), binding.bind_output))
+    return lambda _kept=memory: running.run_with_iobinding(binding)
+
+
+def microseconds(run, repeats):
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats * 1e6
+
+
+def compare(node, seconds):
+    """Medians and spreads (quartiles apart, of the median) in microseconds: stock, ours."""
+    runs = [bound_run(node, library) for library in (None, LIBRARY)]
+    once = [min(microseconds(run, 1) for _ in range(3)) for run in runs]
+    repeats = [max(1, int(2e4 / time_of)) for time_of in once]  # a round lasts 20 ms or one run
+    samples = [[], []]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(samples[0]) < 5:
+        for side in (0, 1):
+            samples[side].append(microseconds(runs[side], repeats[side]))
+    result = []
+    for side in samples:
+        low, median, high = np.percentile(side, [25, 50, 75])
+        result.append((float(median), float((high - low) / median)))
+    return result
+
+
+def machine():
+    described = {"onnxruntime": ort.__version__}
+    text = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    flags = fields.get("Flags", "").split()
+    wanted = ("fma", "avx2", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "asimd", "sve")
+    described["processor"] = fields.get("Model name", "unknown").strip()
+    described["instruction sets"] = " ".join(flag for flag in wanted if flag in flags)
+    return described
+
+
+def cases():
+    for tokens in (1, 8, 1024):
+        yield "GatedDeltaNet", f"{tokens} tokens", tokens, gated_delta_net(tokens)
+    yield "GatedDeltaNet", "8 tokens, 7 captured", None, gated_delta_net(8, capacity=7)
+    for tokens in (1, 8, 1024):
+        yield "VarlenCausalConvWithState", f"{tokens} tokens", tokens, convolution(tokens)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=1.0, help="per case (default 1)")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    described = machine()
+    print(*(f"{name}: {value}" for name, value in described.items()), sep="\n")
+    print(f"one thread, float32, {KEY_HEADS}/{VALUE_HEADS} heads x {DIM}, {CHANNELS} channels\n")
+    print("| operator | case | ONNX Runtime us | this library us | spread | ratio | wanted |")
+    print("|---|---|---|---|---|---|---|")
+    rows = []
+    for operator, case, tokens, node in cases():
+        (stock, stock_spread), (ours, spread) = compare(node, arguments.seconds)
+        wanted = WANTED.get((operator, tokens))
+        print(
+            f"| {operator} | {case} | {stock:.0f} | {ours:.1f} | {stock_spread:.0%}, {spread:.0%}"
+            f" | {stock / ours:.1f}x | {f'{wanted}x' if wanted else ''} |",
+            flush=True,
+        )
+        rows.append({"operator": operator, "case": case, "stock_us": stock, "ours_us": ours})
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": described, "rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
