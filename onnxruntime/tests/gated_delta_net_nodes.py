@@ -77,7 +77,7 @@ class Problem:
 
     def spelled(self, operands):
         """The operands in the form's ranks."""
-        spelled = dict(operands, cu_seqlens=offsets(self.lengths))
+        spelled = {"cu_seqlens": offsets(self.lengths)} | operands
         if self.form.startswith("packed"):
             flat = [operands[name].reshape(self.tokens, -1) for name in ("query", "key", "value")]
             spelled["query"] = np.concatenate(flat, axis=1)

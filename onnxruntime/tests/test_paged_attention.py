@@ -115,7 +115,7 @@ def test_one_call_equals_one_token_a_call(dtype):
 
 
 def test_threads_change_no_bit():
-    node = Problem(lengths=(40, 1, 17), past=(0, 90, 30), blocks=64, max_blocks=24).node()
+    node = Problem(lengths=(40, 1, 17), past=(0, 90, 30), blocks=80, max_blocks=24).node()
     one, two = run(node, threads=1), run(node, threads=2)
     for name in one:
         assert_same_bits(two[name], one[name], name)
