@@ -1,6 +1,5 @@
 """PagedAttention, which ONNX Runtime's CPU lacks, beside a float64 reference."""
 
-import numpy as np
 import pytest
 from paged_attention_nodes import Problem, reference
 from support import (
