@@ -5,7 +5,8 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-prompt=${1:-The old house by the river}
+# Without the tag the model chooses a voice itself (models/demo/README.md).
+prompt=${1:-$'[tale]\nOnce upon a time there was'}
 if (($# > 1)) || [[ $prompt == -h || $prompt == --help ]]; then
   echo "usage: scripts/demo.sh [PROMPT]"
   [[ $prompt == -h || $prompt == --help ]] && exit 0
