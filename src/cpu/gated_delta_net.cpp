@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "cpu/gated_delta_net_block-inl.h"
+#include "cpu/gated_delta_net_tile-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/sum-inl.h"
 
@@ -25,198 +26,151 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kMaxTileRows = 32;  // with key_dim 128 a tile is 16 KiB, half of a small L1
-constexpr std::int64_t kTileBytes = 16 << 10;
-constexpr int kRows =
-    4;  // swept together: 8 sums hide the latency of fma, and 16 registers hold them
+constexpr std::int64_t kTileFloats = 4096;  // 16 KiB, half of a small L1
+constexpr std::int64_t kMaxTileRows = 32;
 
-// r[row] and p[row], rows of the state times key and query.
-template <int kR>
-struct Sums {
-  HWY_ALIGN float both[2 * kR];
+static_assert(kMaxTileRows % kRows == 0);
 
-  float* recalled() { return both; }
-  float* queried() { return both + kR; }
-  const float* recalled() const { return both; }
-  const float* queried() const { return both + kR; }
-};
-
-#if HWY_TARGET != HWY_SCALAR
-// Adjacent sums of four lanes at a time: [u0+u2, u1+u3, v0+v2, v1+v3], the second level of the
-// tree.
-template <class D>
-HWY_INLINE hn::Vec<D> fold_to_pairs(D d, hn::Vec<D> u, hn::Vec<D> v) {
-  const hn::Repartition<double, D> dd;
-  const auto a = hn::BitCast(dd, u), b = hn::BitCast(dd, v);
-  return hn::Add(hn::BitCast(d, hn::InterleaveLower(dd, a, b)),
-                 hn::BitCast(d, hn::InterleaveUpper(dd, a, b)));
-}
-
-// The last level: [x0+x1, y0+y1, x2+x3, y2+y3].
-template <class D>
-HWY_INLINE hn::Vec<D> fold_to_sums(D, hn::Vec<D> x, hn::Vec<D> y) {
-  return hn::OddEven(hn::Add(y, hn::Shuffle2301(y)), hn::Add(x, hn::Shuffle2301(x)));
-}
-#endif
-
-// The tree of sum8 over all sums at once: a third of the instructions of one by one.
-template <int kR>
-HWY_INLINE void add_partials(const Eight (&r)[kR], const Eight (&p)[kR], Sums<kR>& sums) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kR == 4) {
-    V8 w[2][4];  // four lanes a sum: with 8 lanes r in the lower half and p in the upper one
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (kParts8 == 1) {
-        w[0][i] = hn::Add(hn::ConcatLowerLower(d8, p[i].part[0], r[i].part[0]),
-                          hn::ConcatUpperUpper(d8, p[i].part[0], r[i].part[0]));
-      } else {
-        w[0][i] = hn::Add(r[i].part[0], r[i].part[kParts8 - 1]);
-        w[1][i] = hn::Add(p[i].part[0], p[i].part[kParts8 - 1]);
-      }
-    }
-    for (std::size_t half = 0; half < kParts8; ++half) {
-      const auto even = fold_to_pairs(d8, w[half][0], w[half][2]);
-      const auto odd = fold_to_pairs(d8, w[half][1], w[half][3]);
-      hn::Store(fold_to_sums(d8, even, odd), d8, half == 0 ? sums.recalled() : sums.queried());
-    }
-    return;
-  }
-#endif
-  for (int i = 0; i < kR; ++i) {
-    sums.recalled()[i] = sum8(r[i]);
-    sums.queried()[i] = sum8(p[i]);
-  }
-}
-
-// One sweep over kR rows: applies `now` with its deltas, then sums the rows for `next`. Either may
-// be absent.
-template <int kR, bool kUpdate, bool kSum, bool kPerKey>
-HWY_INLINE void sweep(const float* from, float* to, std::int64_t key_dim, const Token* now,
-                      const float* delta, const Token* next, Sums<kR>& sums) {
-  Eight r[kR], p[kR], change[kR];
-  for (int row = 0; row < kR; ++row) {
-    if constexpr (kSum) r[row] = p[row] = set8(0.0f);
-    if constexpr (kUpdate) change[row] = set8(delta[row]);
-  }
-  const Eight factor = set8(kUpdate ? now->factor : 1.0f);
-  const auto columns = [&](std::int64_t i, auto load, auto store) HWY_ATTR {
-    Eight key_now, factors, key_next, query_next, factors_next;
-    if constexpr (kUpdate) key_now = load8(now->key + i);
-    if constexpr (kUpdate && kPerKey) factors = load8(now->decays + i);
-    if constexpr (kSum) key_next = load8(next->key + i);
-    if constexpr (kSum) query_next = load8(next->query + i);
-    if constexpr (kSum && kPerKey) factors_next = load8(next->decays + i);
-    for (int row = 0; row < kR; ++row) {
-      Eight s = load(from + row * key_dim + i);
-      if constexpr (kUpdate) {
-        s = add8(mul8(kPerKey ? factors : factor, s), mul8(key_now, change[row]));
-        store(s, to + row * key_dim + i);
-      }
-      if constexpr (kSum) {
-        if constexpr (kPerKey) s = mul8(factors_next, s);
-        r[row] = mul_add8(s, key_next, r[row]);
-        p[row] = mul_add8(s, query_next, p[row]);
-      }
-    }
-  };
-  const std::int64_t whole = key_dim / 8 * 8;
-  for (std::int64_t i = 0; i < whole; i += 8) {
-    columns(
-        i, [](const float* x) HWY_ATTR { return load8(x); },
-        [](const Eight& s, float* x) HWY_ATTR { store8(s, x); });
-  }
-  if (whole < key_dim) {
-    const auto n = static_cast<std::size_t>(key_dim - whole);
-    columns(
-        whole, [n](const float* x) HWY_ATTR { return load8_n(x, n); },
-        [n](const Eight& s, float* x) HWY_ATTR { store8_n(s, x, n); });
-  }
-  if constexpr (kSum) add_partials<kR>(r, p, sums);
-}
-
-// The deltas and outputs of kR rows of one token.
-template <int kR, bool kPerKey, class T>
-HWY_INLINE void finish(const Token& token, const Sums<kR>& sums, bool recalls, float scale,
-                       const T* value, float* delta, T* output) {
-  const hn::CappedTag<float, kR> d;
-  for (std::size_t i = 0; i < kR; i += hn::Lanes(d)) {
-    auto recalled = hn::Load(d, sums.recalled() + i), queried = hn::Load(d, sums.queried() + i);
-    if constexpr (!kPerKey) {
-      const auto factor = hn::Set(d, token.factor);
-      recalled = hn::Mul(factor, recalled);
-      queried = hn::Mul(factor, queried);
-    }
-    auto wanted = load_float(d, value + i);
-    if (recalls) wanted = hn::Sub(wanted, recalled);
-    const auto change = hn::Mul(hn::Set(d, token.beta), wanted);
-    hn::StoreU(change, d, delta + i);
-    const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), change));
-    store_float(hn::Mul(hn::Set(d, scale), read), d, output + i);
-  }
-}
-
-// What a task writes besides the state.
+// What a task reads and writes besides the state.
 template <class T>
 struct Head {
   const T* value;  // of the block's first token
   T* output;
   std::int64_t value_stride, output_stride;
-  float* deltas;  // of the capsule, from the block's first token on; null: none is captured
+  float* deltas;  // of the capsule, from the block's first token on
   std::int64_t deltas_stride, captured;
   bool recalls;
   float scale;
 };
 
-// All tokens of a block over a tile of `rows` rows. Within a token the groups of rows are
-// independent: while one adds its partials, the next one sweeps.
-template <int kR, bool kPerKey, class T>
-HWY_NOINLINE void run_tile(const float* from, float* to, std::int64_t rows, std::int64_t key_dim,
-                           const Token* token, std::int64_t count, const Head<T>& head,
-                           std::int64_t first_row) {
-  HWY_ALIGN float delta[kMaxTileRows];
-  Sums<kR> sums;
-  for (std::int64_t t = 0; t <= count; ++t) {
-    const float* const source = t <= 1 ? from : to;
-    for (std::int64_t row = 0; row + kR <= rows; row += kR) {
-      const float* const s = source + row * key_dim;
-      float* const s_new = to + row * key_dim;
-      const Token* const now = t > 0 ? &token[t - 1] : nullptr;
-      if (t == 0) {
-        sweep<kR, false, true, kPerKey>(s, s_new, key_dim, now, delta + row, &token[t], sums);
-      } else if (t < count) {
-        sweep<kR, true, true, kPerKey>(s, s_new, key_dim, now, delta + row, &token[t], sums);
-      } else {
-        sweep<kR, true, false, kPerKey>(s, s_new, key_dim, now, delta + row, nullptr, sums);
-        continue;
-      }
-      finish<kR, kPerKey>(token[t], sums, head.recalls, head.scale,
-                          head.value + t * head.value_stride + first_row + row, delta + row,
-                          head.output + t * head.output_stride + first_row + row);
+// One token of a group of rows: its deltas, and its outputs in place of its values.
+template <bool kPerKey>
+HWY_INLINE void finish(const Token& token, const Sums& sums, bool recalls, float scale,
+                       float* delta, float* value) {
+  const hn::CappedTag<float, 4> d;
+  for (std::int64_t row = 0; row < kRows; row += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const float* const recalled_sums = sums.value + row / 4 * 8 + row % 4;
+    auto recalled = hn::LoadU(d, recalled_sums), queried = hn::LoadU(d, recalled_sums + 4);
+    if constexpr (!kPerKey) {
+      const auto factor = hn::Set(d, token.factor);
+      recalled = hn::Mul(factor, recalled);
+      queried = hn::Mul(factor, queried);
     }
-    if (t < head.captured && t < count) {
-      std::copy_n(delta, rows, head.deltas + t * head.deltas_stride + first_row);
+    auto wanted = hn::LoadU(d, value + row);
+    if (recalls) wanted = hn::Sub(wanted, recalled);
+    const auto change = hn::Mul(hn::Set(d, token.beta), wanted);
+    hn::StoreU(change, d, delta + row);
+    const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), change));
+    hn::StoreU(hn::Mul(hn::Set(d, scale), read), d, value + row);
+  }
+}
+
+// Scratch of a tile: its state, and its values, which become its outputs. The values of a token lie far apart in
+// memory (24 KiB with 48 heads of 128), where every one would map to the same cache sets.
+struct Tile {
+  static constexpr std::int64_t kLargest = std::max(kRows * contract::kMaxKeyDim, kTileFloats);
+  HWY_ALIGN float state[kLargest];
+  HWY_ALIGN float value[kMaxBlock * kMaxTileRows];
+  HWY_ALIGN float delta[kMaxTileRows];
+};
+
+// One group of rows at step t: sums for token t, after the update of token t − 1.
+template <bool kPerKey>
+HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_t padded,
+                     const Token* token, std::int64_t t, std::int64_t count, const float* delta,
+                     Sums& sums) {
+  const InTile tile{group};
+  const Token &now = token[std::max<std::int64_t>(t - 1, 0)], &next = token[std::min(t, count - 1)];
+  if (t > 0 && t < count) {
+    sweep<true, true, kPerKey>(tile, tile, padded, now, delta, next, sums);
+  } else if (t == 0 && !whole) {
+    sweep<false, true, kPerKey>(tile, Nowhere{}, padded, now, delta, next, sums);
+  } else if (t == 0 && count > 1) {
+    sweep<false, true, kPerKey>(state, tile, padded, now, delta, next, sums);
+  } else if (t == 0) {
+    sweep<false, true, kPerKey>(state, Nowhere{}, padded, now, delta, next, sums);
+  } else if (!whole) {
+    sweep<true, false, kPerKey>(tile, tile, padded, now, delta, next, sums);
+  } else if (count > 1) {
+    sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
+  } else {
+    sweep<true, false, kPerKey>(state, state, padded, now, delta, next, sums);
+  }
+}
+
+// The rows and tokens that pass together.
+struct Pass {
+  const float* from;
+  float* to;
+  std::int64_t rows, key_dim;
+  const Token* token;
+  std::int64_t count;
+  float* deltas;  // of the capsule
+  std::int64_t deltas_stride, captured;
+  bool recalls;
+  float scale;
+};
+
+// All tokens of a block over a tile of rows. Within a token the groups are independent: while one adds its partials, the
+// next one sweeps.
+template <bool kPerKey>
+HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
+  const std::int64_t padded = (pass.key_dim + 7) / 8 * 8;
+  Sums sums;
+  for (std::int64_t t = 0; t <= pass.count; ++t) {
+    for (std::int64_t row = 0; row < pass.rows; row += kRows) {
+      const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
+      const InState state{pass.from + offset, pass.to + offset, pass.key_dim};
+      const bool whole = rows == kRows && padded == pass.key_dim;
+      float* const group = tile.state + row * padded;
+      float* const delta = tile.delta + row;
+      if (t == 0 && !whole) read_ragged(state.from, rows, pass.key_dim, group);
+      step<kPerKey>(state, group, whole, padded, pass.token, t, pass.count, delta, sums);
+      if (t == pass.count && !whole) write_ragged(group, rows, pass.key_dim, state.to);
+      if (t == pass.count) continue;
+      float* const value = tile.value + t * kMaxTileRows + row;
+      finish<kPerKey>(pass.token[t], sums, pass.recalls, pass.scale, delta, value);
+    }
+    if (t < std::min(pass.captured, pass.count)) {
+      std::copy_n(tile.delta, pass.rows, pass.deltas + t * pass.deltas_stride);
     }
   }
 }
 
-template <bool kPerKey, class T>
+template <class T>
 void run_block(const float* from, float* to, std::int64_t value_dim, std::int64_t key_dim,
                const Token* token, std::int64_t count, const Head<T>& head) {
-  const std::int64_t fitting = kTileBytes / static_cast<std::int64_t>(sizeof(float)) / key_dim;
-  const std::int64_t tile = std::clamp<std::int64_t>(fitting / kRows * kRows, kRows, kMaxTileRows);
-  std::int64_t row = 0;
-  for (; row + kRows <= value_dim; row += tile) {
-    const std::int64_t rows = std::min(tile, (value_dim - row) / kRows * kRows);
-    run_tile<kRows, kPerKey>(from + row * key_dim, to + row * key_dim, rows, key_dim, token, count,
-                             head, row);
-    if (rows < tile) {
-      row += rows;
-      break;
+  Tile tile;
+  const std::int64_t padded = (key_dim + 7) / 8 * 8;
+  const std::int64_t tile_rows =
+      std::clamp<std::int64_t>(kTileFloats / padded / kRows * kRows, kRows, kMaxTileRows);
+  for (std::int64_t row = 0; row < value_dim; row += tile_rows) {
+    const std::int64_t rows = std::min(tile_rows, value_dim - row);
+    const auto size = static_cast<std::size_t>(rows);
+    for (std::int64_t t = 0; t < count; ++t) {
+      float* const value = tile.value + t * kMaxTileRows;
+      convert(head.value + t * head.value_stride + row, value, size);
+      std::fill(value + rows, value + (rows + kRows - 1) / kRows * kRows, 0.0f);
     }
-  }
-  for (; row < value_dim; ++row) {
-    run_tile<1, kPerKey>(from + row * key_dim, to + row * key_dim, 1, key_dim, token, count, head,
-                         row);
+    const Pass pass{.from = from + row * key_dim,
+                    .to = to + row * key_dim,
+                    .rows = rows,
+                    .key_dim = key_dim,
+                    .token = token,
+                    .count = count,
+                    .deltas = head.deltas + row,
+                    .deltas_stride = head.deltas_stride,
+                    .captured = head.captured,
+                    .recalls = head.recalls,
+                    .scale = head.scale};
+    if (token[0].decays != nullptr) {
+      run_tile<true>(pass, tile);
+    } else {
+      run_tile<false>(pass, tile);
+    }
+    for (std::int64_t t = 0; t < count; ++t) {
+      convert(tile.value + t * kMaxTileRows, head.output + t * head.output_stride + row, size);
+    }
   }
 }
 
@@ -258,12 +212,12 @@ void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, std::int64
   for (std::int64_t t = 0; t < count && first + t < capsule.captured; ++t) {
     float* const decays = capsule.decays + (first + t) * g.decays();
     if (g.decay_per_key) {
-      std::copy_n(token[t].decays, g.key_dim, decays);
+      gather(token[t].decays, g.key_dim, decays);
     } else {
       *decays = token[t].factor;
     }
     if (h % g.heads_per_key() == 0) {
-      std::copy_n(token[t].key, g.key_dim, capsule.keys + (first + t) * g.key_heads * g.key_dim);
+      gather(token[t].key, g.key_dim, capsule.keys + (first + t) * g.key_heads * g.key_dim);
     }
   }
 }
@@ -298,8 +252,8 @@ void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
   const std::int64_t size = g.value_dim * g.key_dim;
   float* const to = args.final_state.row(args.slots_out ? (*args.slots_out)(b) : b) + h * size;
   const float* from = first_state(args, b, h, size, length, to);
-  const std::int64_t padded = (g.key_dim + 7) / 8 * 8;
-  const std::int64_t longest = std::min(kMaxBlock, kScratch / ((g.decay_per_key ? 3 : 2) * padded));
+  const std::int64_t vectors = g.decay_per_key ? 3 : 2;
+  const std::int64_t longest = std::min(kMaxBlock, kScratch / (vectors * token_vector(g.key_dim)));
   Block block;
   for (std::int64_t first = 0; first < length; first += longest) {
     const std::int64_t count = std::min(longest, length - first);
@@ -316,11 +270,7 @@ void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
         .recalls =
             args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta,
         .scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim))};
-    if (g.decay_per_key) {
-      run_block<true>(from, to, g.value_dim, g.key_dim, block.token, count, head);
-    } else {
-      run_block<false>(from, to, g.value_dim, g.key_dim, block.token, count, head);
-    }
+    run_block(from, to, g.value_dim, g.key_dim, block.token, count, head);
     from = to;
   }
 }

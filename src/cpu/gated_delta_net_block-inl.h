@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "contract/gated_delta_net.hpp"
+#include "cpu/gated_delta_net_tile-inl.h"
 #include "cpu/gates-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
@@ -26,18 +27,28 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kScratch = 3 * 8192;  // floats a task keeps on its stack: 96 KiB
-constexpr std::int64_t kMaxBlock =
-    64;  // tokens; a block's keys and queries should leave room in L2
-static_assert(kScratch >= 3 * contract::kMaxKeyDim, "one token must fit");
+constexpr std::int64_t kScratch = 3 * 8192;  // floats that a task keeps on its stack: 96 KiB
+constexpr std::int64_t kMaxBlock = 64;       // tokens; their keys and queries should fit in L2
+static_assert(kScratch >= 3 * kStripRows * contract::kMaxKeyDim, "one token must fit");
 
-// What one task needs to know of a token.
-struct Token {
-  const float* key;     // normalised, zero-padded to a multiple of 8
-  const float* query;   // normalised, zero-padded
-  const float* decays;  // per key, zero-padded; null: factor holds
-  float factor, beta, key_query;
-};
+// Floats of a token's vector of key_dim elements as sweeps read it: blocks of eight, each kStripRows times.
+HWY_INLINE std::int64_t token_vector(std::int64_t key_dim) {
+  return (key_dim + 7) / 8 * kStripSize;
+}
+
+// Writes elements i … i + 7 of a token's vector.
+HWY_INLINE void store_block(const Eight& block, float* vector, std::int64_t i) {
+  for (std::int64_t copy = 0; copy < kStripRows; ++copy) {
+    store8(block, vector + i * kStripRows + 8 * copy);
+  }
+}
+
+// A token's vector as plain elements.
+inline void gather(const float* vector, std::int64_t key_dim, float* to) {
+  for (std::int64_t i = 0; i < key_dim; i += 8) {
+    std::copy_n(vector + i * kStripRows, std::min<std::int64_t>(8, key_dim - i), to + i);
+  }
+}
 
 // A block of tokens of one head, converted and normalised once for all tiles.
 struct Block {
@@ -45,15 +56,24 @@ struct Block {
   Token token[kMaxBlock];
 };
 
+// x · rsqrt(sum x² + epsilon), or x alone when epsilon is 0, as a token's vector.
 template <class T>
-void normalise(const T* from, float* to, std::int64_t dim, std::int64_t padded, float epsilon) {
-  float inverse = 1;
-  if (epsilon > 0)
-    inverse = 1.0f / std::sqrt(dot8(from, from, static_cast<std::size_t>(dim)) + epsilon);
-  const Eight factor = set8(inverse);
-  for (std::int64_t i = 0; i < padded; i += 8) {
-    store8(mul8(load8_n(from + i, static_cast<std::size_t>(dim - i)), factor), to + i);
+void normalise(const T* from, float* to, std::int64_t key_dim, float epsilon) {
+  const auto size = static_cast<std::size_t>(key_dim);
+  const Eight factor = set8(epsilon > 0 ? 1.0f / std::sqrt(dot8(from, from, size) + epsilon) : 1);
+  for (std::int64_t i = 0; i < key_dim; i += 8) {
+    const Eight x = load8_n(from + i, static_cast<std::size_t>(key_dim - i));
+    store_block(mul8(x, factor), to, i);
   }
+}
+
+// The dot product of two token vectors, in the one order.
+HWY_INLINE float dot_of(const float* a, const float* b, std::int64_t key_dim) {
+  Eight sum = set8(0.0f);
+  for (std::int64_t i = 0; i < key_dim; i += 8) {
+    sum = mul_add8(load8(a + i * kStripRows), load8(b + i * kStripRows), sum);
+  }
+  return sum8(sum);
 }
 
 // exp of the log decays `raw[0 … count)` of one head, a_log and dt_bias applied; dt_bias_step 0:
@@ -78,63 +98,86 @@ void decay_factors(const GatedDeltaNetArgs<T, G>& args, const float* raw, std::i
   }
 }
 
-// Factor, rate of `count` tokens from `start` on, for value head h.
+// Factors of `count` tokens from `start` on, for value head h.
 template <class T, class G>
-void gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
-           std::int64_t h, std::int64_t padded, float* decays, Token* token) {
-  float raw[kMaxBlock], factor[kMaxBlock];
-  std::fill_n(factor, count, 1.0f);
-  if (args.decay) {
-    for (std::int64_t t = 0; t < count; ++t) raw[t] = to_float((*args.decay)(start + t, h));
-    const float* bias = args.dt_bias ? &(*args.dt_bias)(h) : nullptr;
-    decay_factors(args, raw, count, h, bias, 0, factor);
+void scalar_decays(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
+                   std::int64_t h, Token* token) {
+  float factor[kMaxBlock];
+  if (!args.decay) {
+    std::fill_n(factor, kMaxBlock, 1.0f);
+  } else {
+    for (std::int64_t t = 0; t < count; ++t) factor[t] = to_float((*args.decay)(start + t, h));
+    const float* const bias = args.dt_bias ? &(*args.dt_bias)(h) : nullptr;
+    decay_factors(args, factor, count, h, bias, 0, factor);
   }
+  for (std::int64_t t = 0; t < count; ++t) {
+    token[t].factor = factor[t];
+    token[t].decays = nullptr;
+  }
+}
+
+// The same per key, as token vectors from `to` on.
+template <class T, class G>
+void per_key_decays(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
+                    std::int64_t h, float* to, Token* token) {
+  const auto& decay = *args.decay_per_key;
+  const std::int64_t key_dim = decay.extent(2);
+  const float* const bias = args.dt_bias_per_key ? &(*args.dt_bias_per_key)(h, 0)
+                            : args.dt_bias       ? &(*args.dt_bias)(h)
+                                                 : nullptr;
+  for (std::int64_t t = 0; t < count; ++t, to += token_vector(key_dim)) {
+    for (std::int64_t i = 0; i < key_dim; i += 8) {
+      const std::int64_t n = std::min<std::int64_t>(8, key_dim - i);
+      float block[8] = {};
+      for (std::int64_t j = 0; j < n; ++j) block[j] = to_float(decay(start + t, h, i + j));
+      const bool each = args.dt_bias_per_key.has_value();
+      decay_factors(args, block, n, h, each ? bias + i : bias, each ? 1 : 0, block);
+      store_block(load8(block), to, i);
+    }
+    token[t].factor = 1;
+    token[t].decays = to;
+  }
+}
+
+template <class T, class G>
+void update_rates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
+                  std::int64_t h, Token* token) {
   float rate[kMaxBlock];
+  for (std::int64_t t = 0; t < count; ++t) {
+    rate[t] = args.beta ? to_float((*args.beta)(start + t, h)) : 1.0f;
+  }
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t t = 0; t < count; ++t)
-    rate[t] = args.beta ? to_float((*args.beta)(start + t, h)) : 1.0f;
   if (args.beta && args.beta_activation == BetaActivation::kSigmoid) {
     for (std::int64_t t = 0; t < count; t += lanes) {
       const auto n = static_cast<std::size_t>(std::min(lanes, count - t));
       store_float_n(sigmoid(d, load_float_n(d, rate + t, n)), d, rate + t, n);
     }
   }
-  for (std::int64_t t = 0; t < count; ++t) {
-    token[t].factor = factor[t];
-    token[t].beta = rate[t];
-    token[t].decays = nullptr;
-    if (!args.decay_per_key) continue;
-    const auto& per_key = *args.decay_per_key;
-    const std::int64_t key_dim = per_key.extent(2);
-    float* const row = decays + t * padded;
-    for (std::int64_t i = 0; i < key_dim; ++i) row[i] = to_float(per_key(start + t, h, i));
-    const float* bias = args.dt_bias_per_key ? &(*args.dt_bias_per_key)(h, 0)
-                        : args.dt_bias       ? &(*args.dt_bias)(h)
-                                             : nullptr;
-    decay_factors(args, row, key_dim, h, bias, args.dt_bias_per_key ? 1 : 0, row);
-    std::fill(row + key_dim, row + padded, 0.0f);
-    token[t].decays = row;
-  }
+  for (std::int64_t t = 0; t < count; ++t) token[t].beta = rate[t];
 }
 
 template <class T, class G>
 void prepare(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
              std::int64_t h, std::int64_t key_head, Block& block) {
-  const std::int64_t key_dim = args.key.extent(2), padded = (key_dim + 7) / 8 * 8;
+  const std::int64_t key_dim = args.key.extent(2), vector = token_vector(key_dim);
   const float epsilon = !args.qk_l2_norm                                   ? 0
                         : args.gate_activation == GateActivation::kSigmoid ? 1e-6f
                                                                            : 1e-12f;
-  float* const decays = block.scratch + 2 * count * padded;
-  gates(args, start, count, h, padded, decays, block.token);
+  if (args.decay_per_key) {
+    per_key_decays(args, start, count, h, block.scratch + 2 * count * vector, block.token);
+  } else {
+    scalar_decays(args, start, count, h, block.token);
+  }
+  update_rates(args, start, count, h, block.token);
   for (std::int64_t t = 0; t < count; ++t) {
-    float* const key = block.scratch + 2 * t * padded;
-    float* const query = key + padded;
-    normalise(args.key.row(start + t) + key_head * key_dim, key, key_dim, padded, epsilon);
-    normalise(args.query.row(start + t) + key_head * key_dim, query, key_dim, padded, epsilon);
+    float* const key = block.scratch + 2 * t * vector;
+    float* const query = key + vector;
+    normalise(args.key.row(start + t) + key_head * key_dim, key, key_dim, epsilon);
+    normalise(args.query.row(start + t) + key_head * key_dim, query, key_dim, epsilon);
     block.token[t].key = key;
     block.token[t].query = query;
-    block.token[t].key_query = dot8(key, query, static_cast<std::size_t>(padded));
+    block.token[t].key_query = dot_of(key, query, key_dim);
   }
 }
 

@@ -112,6 +112,17 @@ HWY_INLINE void store_float_n(hn::Vec<D> v, D d, T* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] = padded[i];
 }
 
+// Copies `size` elements between types through float32, which loses nothing on the way.
+template <class From, class To>
+HWY_INLINE void convert(const From* from, To* to, std::size_t size) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t i = 0; i < size; i += lanes) {
+    const std::size_t n = size - i < lanes ? size - i : lanes;
+    store_float_n(load_float_n(d, from + i, n), d, to + i, n);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace deltaworks
 HWY_AFTER_NAMESPACE();

@@ -1,0 +1,265 @@
+// A tile of state rows and the sweeps of the recurrent engine over it.
+//
+// A vector of 16 lanes holds eight columns of two rows, one of 8 lanes eight columns of one row: every row keeps its
+// own eight partial sums, so the width changes no bit. Rows go in groups of four strips; inside a tile a group's strips
+// of one column block lie side by side, so a sweep is one stream of whole vectors.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/load-inl.h"
+#include "cpu/sum-inl.h"
+
+#if defined(DELTAWORKS_CPU_GATED_DELTA_NET_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWORKS_CPU_GATED_DELTA_NET_TILE_INL_H_
+#undef DELTAWORKS_CPU_GATED_DELTA_NET_TILE_INL_H_
+#else
+#define DELTAWORKS_CPU_GATED_DELTA_NET_TILE_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace deltaworks {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DStrip = hn::CappedTag<float, 16>;
+using VStrip = hn::Vec<DStrip>;
+constexpr DStrip d_strip;
+constexpr std::int64_t kStripLanes = hn::MaxLanes(d_strip);
+constexpr std::int64_t kStripRows = kStripLanes == 16 ? 2 : 1;
+constexpr std::int64_t kStripParts = kStripLanes >= 8 ? 1 : 8 / kStripLanes;
+constexpr std::int64_t kStripSize = 8 * kStripRows;
+constexpr int kStrips = 4;  // with two sums each, eight chains hide the latency of fma
+constexpr std::int64_t kRows = kStrips * kStripRows;
+constexpr std::int64_t kGroupSize = kStrips * kStripSize;  // floats of a group in one column block
+
+// Eight columns of row s and, with 16 lanes, of row s + 4.
+struct Strip {
+  VStrip part[kStripParts];
+};
+
+HWY_INLINE Strip load_strip(const float* from) {
+  Strip s;
+  for (std::int64_t p = 0; p < kStripParts; ++p) {
+    s.part[p] = hn::LoadU(d_strip, from + p * kStripLanes);
+  }
+  return s;
+}
+
+HWY_INLINE void store_strip(const Strip& s, float* to) {
+  for (std::int64_t p = 0; p < kStripParts; ++p) {
+    hn::StoreU(s.part[p], d_strip, to + p * kStripLanes);
+  }
+}
+
+// rows[0] in the first eight lanes, rows[1], where there is one, in the others. A template, so that a target without
+// halves does not compile them.
+template <std::int64_t kN>
+HWY_INLINE Strip join_rows(const Eight (&rows)[kN]) {
+  Strip s;
+  if constexpr (kN == 2) {
+    s.part[0] = Combine(d_strip, rows[1].part[0], rows[0].part[0]);
+  } else {
+    for (std::int64_t p = 0; p < kStripParts; ++p) s.part[p] = rows[0].part[p];
+  }
+  return s;
+}
+
+template <class S, std::int64_t kN>
+HWY_INLINE void split_rows(const S& s, Eight (&rows)[kN]) {
+  if constexpr (kN == 2) {
+    rows[0].part[0] = LowerHalf(d8, s.part[0]);
+    rows[1].part[0] = UpperHalf(d8, s.part[0]);
+  } else {
+    for (std::int64_t p = 0; p < kStripParts; ++p) rows[0].part[p] = s.part[p];
+  }
+}
+
+// x in all lanes of row s, x4 in those of row s + 4
+HWY_INLINE Strip set_strip(float x, float x4) {
+  const Eight values[2] = {set8(x), set8(x4)};
+  Eight rows[kStripRows];
+  for (std::int64_t i = 0; i < kStripRows; ++i) rows[i] = values[i];
+  return join_rows(rows);
+}
+
+HWY_INLINE Strip mul_strip(const Strip& a, const Strip& b) {
+  Strip r;
+  for (std::int64_t p = 0; p < kStripParts; ++p) r.part[p] = hn::Mul(a.part[p], b.part[p]);
+  return r;
+}
+
+HWY_INLINE Strip add_strip(const Strip& a, const Strip& b) {
+  Strip r;
+  for (std::int64_t p = 0; p < kStripParts; ++p) r.part[p] = hn::Add(a.part[p], b.part[p]);
+  return r;
+}
+
+HWY_INLINE Strip mul_add_strip(const Strip& a, const Strip& b, const Strip& c) {
+  Strip r;
+  for (std::int64_t p = 0; p < kStripParts; ++p) {
+    r.part[p] = hn::MulAdd(a.part[p], b.part[p], c.part[p]);
+  }
+  return r;
+}
+
+// What a sweep needs to know of a token. Vectors of key_dim lie in blocks of eight, each kStripRows times, the last one
+// padded with zeros.
+struct Token {
+  const float* key;     // normalised
+  const float* query;   // normalised
+  const float* decays;  // per key; null: factor holds
+  float factor, beta, key_query;
+};
+
+// The products of a group's rows with key and query: for each four rows, their sums with the key, then with the query.
+struct Sums {
+  HWY_ALIGN float value[2 * kRows];
+};
+
+#if HWY_TARGET != HWY_SCALAR
+// Second level of the tree, in blocks of four lanes: [u0+u2, u1+u3, v0+v2, v1+v3].
+HWY_INLINE VStrip fold_to_pairs(VStrip u, VStrip v) {
+  const hn::Repartition<double, DStrip> dd;
+  const auto a = hn::BitCast(dd, u), b = hn::BitCast(dd, v);
+  return hn::Add(hn::BitCast(d_strip, hn::InterleaveLower(dd, a, b)),
+                 hn::BitCast(d_strip, hn::InterleaveUpper(dd, a, b)));
+}
+
+// Third level: [x0+x1, y0+y1, x2+x3, y2+y3].
+HWY_INLINE VStrip fold_to_sums(VStrip x, VStrip y) {
+  return hn::OddEven(hn::Add(y, hn::Shuffle2301(y)), hn::Add(x, hn::Shuffle2301(x)));
+}
+
+HWY_INLINE VStrip fold_four(const VStrip (&w)[kStrips]) {
+  return fold_to_sums(fold_to_pairs(w[0], w[2]), fold_to_pairs(w[1], w[3]));
+}
+#endif
+
+// The tree of sum8 over all of a group's sums at once: a third of the instructions of one by one.
+HWY_INLINE void add_partials(const Strip (&r)[kStrips], const Strip (&p)[kStrips], Sums& sums) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int s = 0; s < kStrips; ++s) {
+    Eight row[1];
+    split_rows(r[s], row);
+    sums.value[s] = sum8(row[0]);
+    split_rows(p[s], row);
+    sums.value[kStrips + s] = sum8(row[0]);
+  }
+#else
+  VStrip w[kStrips];
+  if constexpr (kStripParts == 1) {  // first level across blocks: r in the even ones, p in the odd
+    for (int s = 0; s < kStrips; ++s) {
+      const auto a = r[s].part[0], b = p[s].part[0];
+      w[s] = hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
+    }
+    hn::StoreU(fold_four(w), d_strip, sums.value);
+  } else {
+    for (int s = 0; s < kStrips; ++s) w[s] = hn::Add(r[s].part[0], r[s].part[kStripParts - 1]);
+    hn::StoreU(fold_four(w), d_strip, sums.value);
+    for (int s = 0; s < kStrips; ++s) w[s] = hn::Add(p[s].part[0], p[s].part[kStripParts - 1]);
+    hn::StoreU(fold_four(w), d_strip, sums.value + kStrips);
+  }
+#endif
+}
+
+// Where a sweep finds or leaves a group: whole rows of the state in memory, the tile, or nowhere.
+struct InState {
+  const float* from;
+  float* to;
+  std::int64_t key_dim;  // a multiple of 8
+
+  HWY_INLINE Strip load(int s, std::int64_t column) const {
+    Eight row[kStripRows];
+    for (std::int64_t i = 0; i < kStripRows; ++i) {
+      row[i] = load8(from + (s + i * kStrips) * key_dim + column);
+    }
+    return join_rows(row);
+  }
+  HWY_INLINE void store(const Strip& strip, int s, std::int64_t column) const {
+    Eight row[kStripRows];
+    split_rows(strip, row);
+    for (std::int64_t i = 0; i < kStripRows; ++i) {
+      store8(row[i], to + (s + i * kStrips) * key_dim + column);
+    }
+  }
+};
+
+struct InTile {
+  float* group;
+
+  HWY_INLINE Strip load(int s, std::int64_t column) const {
+    return load_strip(group + column * kRows + s * kStripSize);
+  }
+  HWY_INLINE void store(const Strip& strip, int s, std::int64_t column) const {
+    store_strip(strip, group + column * kRows + s * kStripSize);
+  }
+};
+
+struct Nowhere {
+  HWY_INLINE void store(const Strip&, int, std::int64_t) const {}
+};
+
+// The one sweep: applies `now` with its deltas (kUpdate), then sums the rows for `next` (kSum).
+template <bool kUpdate, bool kSum, bool kPerKey, class From, class To>
+HWY_INLINE void sweep(const From& from, const To& to, std::int64_t padded, const Token& now,
+                      const float* delta, const Token& next, Sums& sums) {
+  // Locals: the compiler cannot know that a store into the state leaves the tokens alone.
+  const float *const key_now = now.key, *const decays_now = now.decays;
+  const float *const key = next.key, *const query = next.query, *const decays = next.decays;
+  const Strip factor = set_strip(now.factor, now.factor);
+  Strip r[kStrips], p[kStrips], change[kStrips];
+  for (int s = 0; s < kStrips; ++s) {
+    r[s] = p[s] = set_strip(0.0f, 0.0f);
+    if constexpr (kUpdate) change[s] = set_strip(delta[s], delta[s + kRows - kStrips]);
+  }
+  for (std::int64_t i = 0; i < padded; i += 8) {
+    const std::int64_t at = i * kStripRows;
+    Strip k_now, k, q;
+    if constexpr (kUpdate) k_now = load_strip(key_now + at);
+    if constexpr (kSum) k = load_strip(key + at), q = load_strip(query + at);
+    for (int s = 0; s < kStrips; ++s) {
+      Strip x = from.load(s, i);
+      if constexpr (kUpdate) {
+        const Strip a = kPerKey ? load_strip(decays_now + at) : factor;
+        x = add_strip(mul_strip(a, x), mul_strip(k_now, change[s]));
+      }
+      to.store(x, s, i);
+      if constexpr (kSum) {
+        if constexpr (kPerKey) x = mul_strip(load_strip(decays + at), x);
+        r[s] = mul_add_strip(x, k, r[s]);
+        p[s] = mul_add_strip(x, q, p[s]);
+      }
+    }
+  }
+  if constexpr (kSum) add_partials(r, p, sums);
+}
+
+// A group that is not whole, between memory and the tile: `rows` rows of key_dim columns, zeros around them.
+HWY_INLINE float* in_group(float* group, std::int64_t row, std::int64_t column) {
+  const std::int64_t strip = row % kStrips, half = row / kStrips;
+  return group + column / 8 * kGroupSize + strip * kStripSize + half * 8 + column % 8;
+}
+
+inline void read_ragged(const float* state, std::int64_t rows, std::int64_t key_dim, float* group) {
+  for (std::int64_t i = 0; i < (key_dim + 7) / 8 * 8; ++i) {
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const bool exists = row < rows && i < key_dim;
+      *in_group(group, row, i) = exists ? state[row * key_dim + i] : 0.0f;
+    }
+  }
+}
+
+inline void write_ragged(float* group, std::int64_t rows, std::int64_t key_dim, float* state) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t i = 0; i < key_dim; ++i) state[row * key_dim + i] = *in_group(group, row, i);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace deltaworks
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target
