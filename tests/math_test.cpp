@@ -60,6 +60,11 @@ TEST_P(MathTest, SigmoidIsWithinThreeUnits) {
                 math_sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 0x1p-126),
             3);
 }
+TEST_P(MathTest, SiluIsWithinThreeUnits) {
+  EXPECT_LE(largest_error(
+                math_silu, [](double x) { return x / (1 + std::exp(-x)); }, 0x1p-120),
+            3);
+}
 TEST_P(MathTest, SoftplusIsWithinThreeUnits) {
   EXPECT_LE(
       largest_error(math_softplus,

@@ -28,6 +28,9 @@ void exp_over(const float* x, float* y, std::size_t size) {
 void sigmoid_over(const float* x, float* y, std::size_t size) {
   over(x, y, size, [](auto d, auto v) HWY_ATTR { return sigmoid(d, v); });
 }
+void silu_over(const float* x, float* y, std::size_t size) {
+  over(x, y, size, [](auto d, auto v) HWY_ATTR { return silu(d, v); });
+}
 void softplus_over(const float* x, float* y, std::size_t size) {
   over(x, y, size, [](auto d, auto v) HWY_ATTR { return softplus(d, v); });
 }
@@ -44,6 +47,7 @@ namespace deltaworks {
 
 HWY_EXPORT(exp_over);
 HWY_EXPORT(sigmoid_over);
+HWY_EXPORT(silu_over);
 HWY_EXPORT(softplus_over);
 HWY_EXPORT(tanh_over);
 
@@ -52,6 +56,9 @@ void math_exp(const float* x, float* y, std::size_t size) {
 }
 void math_sigmoid(const float* x, float* y, std::size_t size) {
   HWY_DYNAMIC_DISPATCH(sigmoid_over)(x, y, size);
+}
+void math_silu(const float* x, float* y, std::size_t size) {
+  HWY_DYNAMIC_DISPATCH(silu_over)(x, y, size);
 }
 void math_softplus(const float* x, float* y, std::size_t size) {
   HWY_DYNAMIC_DISPATCH(softplus_over)(x, y, size);

@@ -7,6 +7,7 @@ namespace deltaworks {
 
 void math_exp(const float* x, float* y, std::size_t size);
 void math_sigmoid(const float* x, float* y, std::size_t size);
+void math_silu(const float* x, float* y, std::size_t size);
 void math_softplus(const float* x, float* y, std::size_t size);
 void math_tanh(const float* x, float* y, std::size_t size);
 
