@@ -35,13 +35,18 @@ struct VarlenCausalConvArgs {
 };
 
 /// Per sequence and channel, for local token t:
-///   acc = bias or 0;  acc = fma(weight[j], x[t − history + j · dilation], acc) for j = 0 … width −
-///   1 output = activation(acc), rounded once to T;  silu(x) = x / (1 + exp(−x))
+///   acc = bias or 0
+///   acc = fma(weight[j], x[t − history + j · dilation], acc)   for j = 0 … width − 1, in float32
+///   output = activation(acc), rounded once to T;  silu(x) = x / (1 + exp(−x))
 /// Positions before the sequence read initial_state. final_state is the last `history` samples of
-/// initial_state ‖ input. state_update holds the first clamp(capture_count, 0, min(capacity,
-/// length)) input rows, then zeros. Splitting a sequence at any token changes no bit. An empty
-/// sequence hands its state on. Throws InvalidArgument when an argument breaks this contract;
-/// nothing is written then. Source: ONNX Runtime, com.microsoft::VarlenCausalConvWithState.
+/// initial_state ‖ input, copied bit for bit. state_update holds the first clamp(capture_count, 0,
+/// min(capacity, length)) input rows, then zeros. Splitting a sequence at any token changes no bit,
+/// nor do the other sequences or the threads. Targets with fma give equal bits; SSE4 and SCALAR
+/// round each product first. An empty sequence hands its state on. A sequence with a negative slot
+/// in slots_in or slots_out is skipped: its outputs and captured rows are zeros, no state is read
+/// or written. In place, no sequence may read a slot that another one writes.
+/// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
+/// Source: ONNX Runtime, com.microsoft::VarlenCausalConvWithState.
 DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
                                           const VarlenCausalConvArgs<float>& args);
 DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
