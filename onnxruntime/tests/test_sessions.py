@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnxruntime as ort
@@ -78,6 +79,15 @@ def test_runs_repeat_to_the_bit():
     for _ in range(20):
         for again, expected in zip(running.run(None, mixed_feeds()), first, strict=True):
             assert_same_bits(again, expected)
+
+
+def test_one_session_serves_threads_at_the_same_time():
+    running = session(mixed_graph())
+    expected = running.run(None, mixed_feeds())
+    with ThreadPoolExecutor(4) as pool:
+        for outputs in pool.map(lambda _: running.run(None, mixed_feeds()), range(40)):
+            for again, first in zip(outputs, expected, strict=True):
+                assert_same_bits(again, first)
 
 
 def test_sessions_one_after_another_and_together():

@@ -11,16 +11,16 @@ namespace {
 
 void check_dims(Checker& check, std::string_view argument, const Tensor& tensor) {
   for (int dim = 0; dim < tensor.rank; ++dim) {
-    check.require(
-        tensor.dims[dim] >= kUnknown,
+    if (tensor.dims[dim] >= kUnknown) continue;
+    check.fail(
         fmt::format("{} has shape {}, expected no negative extent", argument, to_string(tensor)));
   }
 }
 
 // An element type that all T operands share.
 void check_element(Checker& check, std::string_view argument, const Tensor& tensor) {
-  check.require(tensor.dtype != DType::kInt32,
-                fmt::format("{} has type int32, expected float32, float16 or bfloat16", argument));
+  if (tensor.dtype != DType::kInt32) return;
+  check.fail(fmt::format("{} has type int32, expected float32, float16 or bfloat16", argument));
 }
 
 // Bytes of any operand, and offsets into it, fit in int64.
