@@ -104,8 +104,8 @@ def prepared(problem, operands, position_of):
     """Query and key heads after norm and rotary embedding."""
     attributes = problem.attributes
     heads = {}
-    for name in ("query", "key"):
-        rows = operands[name].reshape(sum(problem.lengths), -1, problem.head_dim)
+    for name, count in (("query", problem.heads), ("key", problem.kv_heads)):
+        rows = operands[name].reshape(sum(problem.lengths), count, problem.head_dim)
         if problem.norm:
             epsilon = attributes.get("qk_norm_epsilon", 1e-6)
             rows = rms_norm(rows, operands[f"{name[0]}_norm_weight"], epsilon)
@@ -139,9 +139,11 @@ def reference(problem):
         for name, array in problem.operands().items()
     }
     starts = operands["cumulative_sequence_length"]
-    position_of = np.concatenate(
-        [np.arange(n) + past for n, past in zip(problem.lengths, problem.past, strict=True)]
-    )
+    position_of = [
+        past + t
+        for length, past in zip(problem.lengths, problem.past, strict=True)
+        for t in range(length)
+    ]
     query, key = prepared(problem, operands, position_of)
     value = operands["value"].reshape(key.shape)
     caches = [operands[f"{name}_cache"].reshape(-1, *key.shape[1:]) for name in ("key", "value")]
@@ -172,7 +174,7 @@ def reference(problem):
                 )
     shape = operands["key_cache"].shape
     return {
-        "output": output.reshape(sum(problem.lengths), -1),
+        "output": output.reshape(operands["query"].shape),
         "key_cache_out": caches[0].reshape(shape),
         "value_cache_out": caches[1].reshape(shape),
     }

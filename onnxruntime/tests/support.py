@@ -7,7 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = os.environ.get(
@@ -19,6 +19,8 @@ ONNX_TYPE = {
     np.dtype(np.float32): TensorProto.FLOAT,
     np.dtype(np.float16): TensorProto.FLOAT16,
     np.dtype(BFLOAT16): TensorProto.BFLOAT16,
+    np.dtype(np.int8): TensorProto.INT8,
+    np.dtype(np.uint8): TensorProto.UINT8,
     np.dtype(np.int32): TensorProto.INT32,
     np.dtype(np.int64): TensorProto.INT64,
 }
@@ -41,8 +43,9 @@ class Node:
     attributes: dict = field(default_factory=dict)
     domain: str = "com.microsoft"
 
-    def model(self, *, symbolic=()):
-        """Inputs named in `symbolic` get unknown dims, those of "?name" an unknown rank."""
+    def model(self, *, symbolic=(), constant=()):
+        """Inputs named in `symbolic` get unknown dims, those of "?name" an unknown rank; those in
+        `constant` are initializers."""
 
         def value(name, dtype, shape):
             if "?" + name in symbolic:
@@ -62,8 +65,13 @@ class Node:
         graph = helper.make_graph(
             [node],
             "graph",
-            [value(name, array.dtype, array.shape) for name, array in filter(None, self.inputs)],
+            [
+                value(name, array.dtype, array.shape)
+                for name, array in filter(None, self.inputs)
+                if name not in constant
+            ],
             [value(*output) for output in filter(None, self.outputs)],
+            [numpy_helper.from_array(self.feeds()[name], name) for name in constant],
         )
         return serialized(graph)
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import paged_attention_nodes as paged
 import pytest
 import test_varlen_causal_conv as conv
 from gated_delta_net_nodes import Problem
@@ -193,3 +194,70 @@ def test_state_must_be_exactly_in_place():
 def test_gates_of_another_type_are_refused_at_load():
     problem = replace(Problem(), dtype=np.float16, gate_dtype=BFLOAT16)
     refused(lambda: session(problem.node().model()), "GatedDeltaNet")
+
+
+@pytest.mark.parametrize(
+    "attributes, fragment",
+    [
+        ({"kv_cache_layout": "LATENT"}, 'kv_cache_layout is "LATENT", expected "SEPARATE"'),
+        ({"k_quant_type": "PER_TENSOR"}, 'k_quant_type is "PER_TENSOR", expected "NONE"'),
+        ({"v_cache_dtype": "int4"}, 'v_cache_dtype is "int4", expected'),
+        ({"num_heads": 3}, "num_heads is 3 and kv_num_heads is 2"),
+        ({"local_window_size": 0}, "local_window_size is 0"),
+        ({"is_causal": 2}, "is_causal is 2, expected 0 or 1"),
+        ({"do_rotary": 1}, "cos_cache is missing"),
+        ({"softcap": -1.0}, "softcap is -1"),
+    ],
+    ids=str,
+)
+def test_paged_attention_attributes(attributes, fragment):
+    node = paged.Problem().node()
+    node.attributes |= attributes
+    refused(lambda: session(node.model()), "PagedAttention: " + fragment)
+    del node.attributes["kv_num_heads"]
+    refused(lambda: session(node.model()), "PagedAttention: attribute kv_num_heads is missing")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantised_caches_are_named(dtype):
+    node = paged.Problem(dtype=np.float16).node()
+    for place in (3, 4):
+        name, cache = node.inputs[place]
+        node.inputs[place] = (name, np.zeros(cache.shape, dtype))
+        node.outputs[place - 2] = (node.outputs[place - 2][0], dtype, cache.shape)
+    refused(lambda: session(node.model()), "PagedAttention: key_cache is quantised")
+
+
+@pytest.mark.parametrize(
+    "operand, index, value, fragment",
+    [
+        ("block_table", (1, 1), -1, "sequence 1"),
+        ("block_table", (1, 1), 16, "sequence 1"),
+        ("past_seqlens", (2,), 12, "sequence 2"),
+        ("past_seqlens", (2,), -1, "past_seqlens"),
+        ("cumulative_sequence_length", (1,), 5, "cu_seqlens"),
+    ],
+)
+def test_paged_attention_values(operand, index, value, fragment):
+    problem = paged.Problem()
+    changed = problem.operands()[operand].copy()
+    changed[index] = value
+    node = problem.node(**{operand: changed})
+    caches = {name: node.feeds()[name].copy() for name in ("key_cache", "value_cache")}
+    outputs = node.poisoned() | {f"{name}_out": array for name, array in caches.items()}
+    running = session(node.model())
+    refused(
+        lambda: run_bound(running, node.feeds() | caches, outputs), "PagedAttention: ", fragment
+    )
+    for name, array in caches.items():
+        assert_same_bits(array, node.feeds()[name], f"{name} is untouched")
+
+
+def test_a_constant_cache_needs_its_output():
+    node = paged.Problem().node(cache_outputs=False)
+    constant = ("key_cache", "value_cache")
+    refused(
+        lambda: session(node.model(constant=constant)), "PagedAttention: key_cache is a constant"
+    )
+    with_outputs = paged.Problem().node()
+    session(with_outputs.model(constant=constant))

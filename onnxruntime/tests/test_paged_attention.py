@@ -63,6 +63,19 @@ def test_sizes(sizes):
     compare(Problem(**sizes))
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"lengths": (0, 3, 0), "past": (5, 0, 0)},
+        {"lengths": (0, 0), "past": (5, 0)},
+        {"lengths": (), "past": ()},
+    ],
+    ids=str,
+)
+def test_empty_sequences(sizes):
+    compare(Problem(**sizes))
+
+
 def test_slot_mapping():
     # The rows of block 0 that no page maps, and -1: not written.
     plain = Problem()

@@ -120,27 +120,8 @@ def test_a_node_without_gates_finds_a_kernel(dtype, rule):
 def test_constant_inputs_are_folded():
     node = Problem().node()
     expected = run(node)
-    graph = helper.make_graph(
-        [
-            helper.make_node(
-                node.op, list(node.feeds()), ["output"], domain="com.microsoft", **node.attributes
-            ),
-            helper.make_node("Identity", ["output"], ["y"]),
-        ],
-        "graph",
-        [],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, expected["output"].shape)],
-        [
-            helper.make_tensor(
-                name,
-                TensorProto.INT32 if array.dtype == np.int32 else TensorProto.FLOAT,
-                array.shape,
-                array.reshape(-1),
-            )
-            for name, array in node.feeds().items()
-        ],
-    )
-    assert_same_bits(session(serialized(graph)).run(None, {})[0], expected["output"])
+    running = session(node.model(constant=list(node.feeds())))
+    assert_same_bits(running.run(["output"], {})[0], expected["output"])
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
