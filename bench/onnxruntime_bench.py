@@ -121,6 +121,20 @@ def machine():
     return described
 
 
+def stream_floor():
+    """Microseconds to read and write one state: what no kernel of one token can undercut."""
+    state = normal(VALUE_HEADS, DIM, DIM)
+    other = np.zeros_like(state)
+    one = np.float32(1)
+
+    def median(target):
+        return np.median(
+            [microseconds(lambda: np.multiply(state, one, out=target), 5) for _ in range(40)]
+        )
+
+    return median(state), median(other)
+
+
 def cases():
     """Operator, tokens, what is special, node, whether the state is updated in place."""
     for tokens in (1, 8, 1024):
@@ -138,7 +152,9 @@ def main():
     arguments = parser.parse_args()
     described = machine()
     print(*(f"{name}: {value}" for name, value in described.items()), sep="\n")
-    print(f"one thread, float32, {KEY_HEADS}/{VALUE_HEADS} heads x {DIM}, {CHANNELS} channels\n")
+    print(f"one thread, float32, {KEY_HEADS}/{VALUE_HEADS} heads x {DIM}, {CHANNELS} channels")
+    in_place, apart = stream_floor()
+    print(f"reading and writing one state: {in_place:.0f} us in place, {apart:.0f} us apart\n")
     print("| operator | tokens | | ONNX Runtime us | this library us | spread | ratio | wanted |")
     print("|---|---|---|---|---|---|---|---|")
     rows = []
