@@ -4,6 +4,7 @@
 // A row's bits must not depend on the other rows nor on the vector width. So a vector holds 4
 // elements of each of kRowsPerVector rows, and every sum over a head runs in the one order of
 // sum-inl.h: partials 0-3 and 4-7 are two passes, the tree is two steps of interleaving.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -144,7 +145,7 @@ HWY_INLINE Quad reduce(D, const Quad& a, Op op) {
 // Partial sums i mod 8 = from … from + 3 of the dots of kVectors row vectors and kKeys positions. A
 // query row vector is [padded / 4][row][4].
 template <int kVectors, int kKeys, class D>
-HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const float* const* keys,
+HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const float* keys,
                              std::int64_t from, Quad (&sum)[kVectors][kKeys]) {
   for (int v = 0; v < kVectors; ++v) {
     for (int j = 0; j < kKeys; ++j) sum[v][j] = zero_quad(d);
@@ -155,7 +156,7 @@ HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const
       q[v] = load_quad(d, query + (v * padded + i) * kRowsPerVector);
     }
     for (int j = 0; j < kKeys; ++j) {
-      const Quad k = duplicate(d, keys[j] + i);
+      const Quad k = duplicate(d, keys + j * padded + i);
       for (int v = 0; v < kVectors; ++v) sum[v][j] = mul_add(q[v], k, sum[v][j]);
     }
   }
@@ -164,7 +165,7 @@ HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const
 // Dots of kVectors row vectors and 4 · kQuads positions; those of one row vector are
 // [position / 4][row][4].
 template <int kVectors, int kQuads, class D>
-HWY_INLINE void score(D d, const float* query, std::int64_t padded, const float* const* keys,
+HWY_INLINE void score(D d, const float* query, std::int64_t padded, const float* keys,
                       float* dots) {
   Quad low[kVectors][4 * kQuads], high[kVectors][4 * kQuads];
   partial_dots(d, query, padded, keys, 0, low);
@@ -178,34 +179,56 @@ HWY_INLINE void score(D d, const float* query, std::int64_t padded, const float*
   }
 }
 
-// Logits of positions 4 · quads for `vectors` row vectors.
+// Cache rows that the next step will read: fetched while this one computes, because a stream that
+// stops for arithmetic never reaches the memory's rate.
+struct Ahead {
+  const char* const* rows;  // one per position
+  std::int64_t row_bytes, element_bytes;
+};
+
+HWY_INLINE void fetch(const Ahead& ahead, std::int64_t position, std::int64_t from,
+                      std::int64_t bytes) {
+  const std::int64_t end = std::min(from + bytes, ahead.row_bytes);
+  for (std::int64_t at = from; at < end; at += 64) hwy::Prefetch(ahead.rows[position] + at);
+}
+
+template <int kVectors, int kQuads, class D>
+HWY_INLINE void score_quads(D d, const float* query, std::int64_t padded, const float* keys,
+                            std::int64_t& quad, std::int64_t quads, const Ahead* ahead,
+                            float* dots) {
+  for (; quad + kQuads <= quads; quad += kQuads) {
+    if (ahead != nullptr) {
+      for (std::int64_t j = 4 * quad; j < 4 * (quad + kQuads); ++j) {
+        fetch(*ahead, j, 0, ahead->row_bytes);
+      }
+    }
+    score<kVectors, kQuads>(d, query, padded, keys + 4 * quad * padded, dots + quad * kQuad);
+  }
+}
+
+// Dots of `vectors` row vectors and 4 · quads positions, which lie `padded` floats apart.
 template <class D>
 HWY_INLINE void score_block(D d, const float* query, std::int64_t vectors, std::int64_t padded,
-                            const float* const* keys, std::int64_t quads, float* logits) {
+                            const float* keys, std::int64_t quads, Ahead ahead, float* dots) {
   constexpr int kTall = kLanes >= 16 ? 4 : 2;  // 16 of 32 registers hold sums, or 8 of 16
   std::int64_t v = 0;
-  const auto rows_of = [=](std::int64_t at) { return query + at * padded * kRowsPerVector; };
-  const auto logits_of = [=](std::int64_t at, std::int64_t quad) {
-    return logits + at * kVectorWeights + quad * kQuad;
-  };
-  for (; v + kTall <= vectors; v += kTall) {
-    for (std::int64_t q = 0; q < quads; ++q) {
-      score<kTall, 1>(d, rows_of(v), padded, keys + 4 * q, logits_of(v, q));
+  while (v < vectors) {
+    const float* const rows = query + v * padded * kRowsPerVector;
+    const Ahead* const once = v == 0 ? &ahead : nullptr;
+    float* const to = dots + v * kVectorWeights;
+    std::int64_t quad = 0;
+    if (v + kTall <= vectors) {
+      score_quads<kTall, 1>(d, rows, padded, keys, quad, quads, once, to);
+      v += kTall;
+    } else if (v + 2 <= vectors) {
+      score_quads<2, kTall / 2>(d, rows, padded, keys, quad, quads, once, to);
+      score_quads<2, 1>(d, rows, padded, keys, quad, quads, once, to);
+      v += 2;
+    } else {
+      score_quads<1, 2>(d, rows, padded, keys, quad, quads, once, to);
+      score_quads<1, 1>(d, rows, padded, keys, quad, quads, once, to);
+      v += 1;
     }
-  }
-  for (; kTall > 2 && v + 2 <= vectors; v += 2) {
-    std::int64_t q = 0;
-    for (; q + 2 <= quads; q += 2) {
-      score<2, 2>(d, rows_of(v), padded, keys + 4 * q, logits_of(v, q));
-    }
-    if (q < quads) score<2, 1>(d, rows_of(v), padded, keys + 4 * q, logits_of(v, q));
-  }
-  for (; v < vectors; ++v) {
-    std::int64_t q = 0;
-    for (; q + 2 <= quads; q += 2) {
-      score<1, 2>(d, rows_of(v), padded, keys + 4 * q, logits_of(v, q));
-    }
-    if (q < quads) score<1, 1>(d, rows_of(v), padded, keys + 4 * q, logits_of(v, q));
   }
 }
 
@@ -289,22 +312,33 @@ constexpr std::int64_t weights_of(std::int64_t row) {
   return row / kRowsPerVector * kVectorWeights + row % kRowsPerVector * 4;
 }
 
+// Positions whose weighted values some rows add up.
+struct Values {
+  const float* rows;     // [position − first][padded]
+  const float* weights;  // of the first of these rows
+  std::int64_t first, begin, end, padded;
+  const Ahead* ahead;  // may be none
+};
+
 // sums[row] += weight[row][j] · values[j] for j in [begin, end), ascending, in kVectors vectors of
 // columns. Rows start at a multiple of kRows, a power of two.
 template <int kRows, int kVectors, class D>
-HWY_INLINE void accumulate(D d, const float* weights, const float* const* values,
-                           std::int64_t column, std::int64_t begin, std::int64_t end, float* sums,
-                           std::int64_t padded) {
+HWY_INLINE void accumulate(D d, const Values& in, std::int64_t column, float* sums) {
   V16 sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = hn::Load(d, sums + r * padded + column + v * kLanes);
+      sum[r][v] = hn::Load(d, sums + r * in.padded + column + v * kLanes);
     }
   }
-  for (std::int64_t j = begin; j < end; ++j) {
-    const float* weight = weights + j / 4 * kQuad + j % 4;
+  for (std::int64_t j = in.begin; j < in.end; ++j) {
+    const float* const weight = in.weights + j / 4 * kQuad + j % 4;
+    const float* const row = in.rows + (j - in.first) * in.padded + column;
+    if (in.ahead != nullptr) {  // the same share of the row as is read here
+      const std::int64_t bytes = in.ahead->element_bytes;
+      fetch(*in.ahead, j, column * bytes, kVectors * kLanes * bytes);
+    }
     V16 value[kVectors];
-    for (int v = 0; v < kVectors; ++v) value[v] = hn::LoadU(d, values[j] + column + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) value[v] = hn::Load(d, row + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
       const auto w = hn::Set(d, weight[weights_of(r)]);
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(w, value[v], sum[r][v]);
@@ -312,24 +346,20 @@ HWY_INLINE void accumulate(D d, const float* weights, const float* const* values
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      hn::Store(sum[r][v], d, sums + r * padded + column + v * kLanes);
+      hn::Store(sum[r][v], d, sums + r * in.padded + column + v * kLanes);
     }
   }
 }
 
 template <int kRows, class D>
-HWY_INLINE void accumulate_rows(D d, const float* weights, const float* const* values,
-                                std::int64_t begin, std::int64_t end, float* sums,
-                                std::int64_t padded) {
+HWY_INLINE void accumulate_rows(D d, const Values& in, float* sums) {
   constexpr int kVectors = std::min(4, (kLanes >= 16 ? 16 : 8) / kRows);
-  if (begin >= end) return;
+  if (in.begin >= in.end) return;
   std::int64_t column = 0;
-  for (; column + kVectors * kLanes <= padded; column += kVectors * kLanes) {
-    accumulate<kRows, kVectors>(d, weights, values, column, begin, end, sums, padded);
+  for (; column + kVectors * kLanes <= in.padded; column += kVectors * kLanes) {
+    accumulate<kRows, kVectors>(d, in, column, sums);
   }
-  for (; column < padded; column += kLanes) {
-    accumulate<kRows, 1>(d, weights, values, column, begin, end, sums, padded);
-  }
+  for (; column < in.padded; column += kLanes) accumulate<kRows, 1>(d, in, column, sums);
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ struct Tile {
   HWY_ALIGN float weights[kMaxRows * kBlock];  // as score() writes it
   HWY_ALIGN float cache[kTileFloats];          // converted or padded cache rows
   HWY_ALIGN float largest[4 * kMaxRows], denominator[4 * kMaxRows], correction[4 * kMaxRows];
-  const float* cache_rows[kBlock];
+  const char* keys[kBlock];  // where the block's rows lie
+  const char* values[kBlock];
   std::int64_t first[kMaxRows], end[kMaxRows];  // positions that a row sees
 };
 
@@ -143,9 +144,9 @@ struct Work {
   std::int64_t head(std::int64_t row) const {
     return kv_head * g.heads_per_kv() + (first_row + row) % g.heads_per_kv();
   }
-  const T* cache_row(const View<T, 4>& cache, std::int64_t position) const {
-    const std::int64_t block = args.block_table(sequence, position / g.block_size);
-    return cache.row(block) + (position % g.block_size * g.kv_heads + kv_head) * g.head_dim;
+  std::int64_t row_bytes() const { return g.head_dim * std::int64_t{sizeof(T)}; }
+  Ahead ahead(const char* const* rows_of_block) const {
+    return {rows_of_block, row_bytes(), sizeof(T)};
   }
 };
 
@@ -182,29 +183,40 @@ HWY_INLINE void start_rows(const Work<T>& work, Tile& tile) {
   std::fill_n(tile.sums, work.rows * work.padded, 0.0f);
 }
 
-// Rows [begin, end) of the cache as float32 of padded width, in cache_rows from index begin mod 64.
-// Whole quads: indices outside the range repeat a row inside it, whose logits are masked.
+// Where the rows of `block` lie in a cache. Positions that the block leaves out of its quads point
+// to one that it has: they are fetched for nothing, and their logits are masked.
 template <class T>
-HWY_INLINE void load_cache(const Work<T>& work, const View<T, 4>& cache, Span positions,
-                           Tile& tile) {
-  float* to = tile.cache;
-  for (std::int64_t j = positions.begin; j < positions.end; ++j) {
-    const T* const from = work.cache_row(cache, j);
-    const float*& row = tile.cache_rows[j % kBlock];
-    if constexpr (std::is_same_v<T, float>) {
-      if (work.padded == work.g.head_dim) {
-        row = from;
-        continue;
-      }
+HWY_INLINE void find_rows(const Work<T>& work, const View<T, 4>& cache, Span block,
+                          const char** rows) {
+  const Geometry& g = work.g;
+  std::int64_t page = block.begin / g.block_size, slot = block.begin % g.block_size;
+  const T* at = nullptr;
+  for (std::int64_t j = block.begin; j < block.end; ++j, ++slot) {
+    if (slot == g.block_size) ++page, slot = 0;
+    if (slot == 0 || at == nullptr) {
+      const T* const start = cache.row(work.args.block_table(work.sequence, page));
+      at = start + (slot * g.kv_heads + work.kv_head) * g.head_dim;
     }
-    load_head(from, work.g.head_dim, to);
-    std::fill(to + work.g.head_dim, to + work.padded, 0.0f);
-    row = to;
-    to += work.padded;
+    rows[j % kBlock] = reinterpret_cast<const char*>(at);
+    at += g.kv_heads * g.head_dim;
   }
-  const std::int64_t first = positions.begin % kBlock, last = (positions.end - 1) % kBlock;
-  for (std::int64_t j = first / 4 * 4; j < first; ++j) tile.cache_rows[j] = tile.cache_rows[first];
-  for (std::int64_t j = last + 1; j % 4 != 0; ++j) tile.cache_rows[j] = tile.cache_rows[last];
+  for (std::int64_t j = 0; j < block.begin % kBlock; ++j) rows[j] = rows[block.begin % kBlock];
+  const std::int64_t last = (block.end - 1) % kBlock;
+  for (std::int64_t j = last + 1; j < kBlock; ++j) rows[j] = rows[last];
+}
+
+// Rows of whole quads around `part` as float32 of padded width, at Tile::cache. Copied even if they
+// are float32 already: rows of one head lie so far apart that they would share few sets of L1.
+template <class T>
+HWY_INLINE std::int64_t load_cache(const Work<T>& work, Span part, const char* const* rows,
+                                   Tile& tile) {
+  const std::int64_t begin = part.begin % kBlock / 4 * 4, end = (part.end - 1) % kBlock / 4 * 4 + 4;
+  float* to = tile.cache;
+  for (std::int64_t j = begin; j < end; ++j, to += work.padded) {
+    load_head(reinterpret_cast<const T*>(rows[j]), work.g.head_dim, to);
+    std::fill(to + work.g.head_dim, to + work.padded, 0.0f);
+  }
+  return begin;
 }
 
 // Positions of a block that fit into Tile::cache, a multiple of 4.
@@ -226,10 +238,10 @@ HWY_INLINE void for_each_load(Span block, std::int64_t padded, const Step& step)
 template <class T>
 HWY_INLINE void weigh_block(const Work<T>& work, Span block, const Logit& logit, Tile& tile) {
   for_each_load(block, work.padded, [&](Span part) HWY_ATTR {
-    load_cache(work, work.args.key_cache, part, tile);
-    const std::int64_t quad = part.begin % kBlock / 4, end = ((part.end - 1) % kBlock) / 4 + 1;
-    score_block(d16, tile.query, work.vectors(), work.padded, tile.cache_rows + 4 * quad,
-                end - quad, tile.weights + quad * kQuad);
+    const std::int64_t first = load_cache(work, part, tile.keys, tile);
+    const std::int64_t quads = (part.end - 1) % kBlock / 4 + 1 - first / 4;
+    score_block(d16, tile.query, work.vectors(), work.padded, tile.cache, quads,
+                work.ahead(tile.values + first), tile.weights + first / 4 * kQuad);
   });
   const std::int64_t base = block.begin / kBlock * kBlock;
   const std::int64_t begin = block.begin % kBlock / 4, end = (block.end - 1) % kBlock / 4 + 1;
@@ -251,12 +263,12 @@ HWY_INLINE void weigh_block(const Work<T>& work, Span block, const Logit& logit,
 // Adds the values of `part` to kRows rows: those that every row sees together, the others row by
 // row, each row in ascending order.
 template <int kRows>
-HWY_INLINE void add_values(std::int64_t row, Span part, std::int64_t padded, Tile& tile) {
+HWY_INLINE void add_values(std::int64_t row, Span part, Values in, Tile& tile) {
   const std::int64_t base = part.begin / kBlock * kBlock;
   const auto run = [&](auto rows, std::int64_t r, std::int64_t begin, std::int64_t end) HWY_ATTR {
-    accumulate_rows<decltype(rows)::value>(d16, tile.weights + weights_of(r), tile.cache_rows,
-                                           begin - base, end - base, tile.sums + r * padded,
-                                           padded);
+    in.weights = tile.weights + weights_of(r);
+    in.begin = begin - base, in.end = end - base;
+    accumulate_rows<decltype(rows)::value>(d16, in, tile.sums + r * in.padded);
   };
   const auto one = std::integral_constant<int, 1>();
   Span common = part;
@@ -274,13 +286,19 @@ HWY_INLINE void add_values(std::int64_t row, Span part, std::int64_t padded, Til
   }
 }
 
-HWY_INLINE void add_all_values(std::int64_t rows, Span part, std::int64_t padded, Tile& tile) {
+HWY_INLINE void add_all_values(std::int64_t rows, Span part, Values in, Tile& tile) {
   constexpr int kTall = kLanes >= 16 ? 8 : 4;
-  std::int64_t r = 0;
-  for (; r + kTall <= rows; r += kTall) add_values<kTall>(r, part, padded, tile);
-  for (; kTall > 4 && r + 4 <= rows; r += 4) add_values<4>(r, part, padded, tile);
-  for (; r + 2 <= rows; r += 2) add_values<2>(r, part, padded, tile);
-  for (; r < rows; ++r) add_values<1>(r, part, padded, tile);
+  for (std::int64_t r = 0; r < rows; in.ahead = nullptr) {
+    if (r + kTall <= rows) {
+      add_values<kTall>(r, part, in, tile), r += kTall;
+    } else if (kTall > 4 && r + 4 <= rows) {
+      add_values<4>(r, part, in, tile), r += 4;
+    } else if (r + 2 <= rows) {
+      add_values<2>(r, part, in, tile), r += 2;
+    } else {
+      add_values<1>(r, part, in, tile), r += 1;
+    }
+  }
 }
 
 template <class T>
@@ -291,9 +309,18 @@ HWY_INLINE void value_block(const Work<T>& work, Span block, Tile& tile) {
     float* const sums = tile.sums + r * work.padded;
     for (std::int64_t i = 0; i < work.padded; ++i) sums[i] *= factor;
   }
+  const Ahead ahead = work.ahead(tile.keys);
   for_each_load(block, work.padded, [&](Span part) HWY_ATTR {
-    load_cache(work, work.args.value_cache, part, tile);
-    add_all_values(work.rows, part, work.padded, tile);
+    const std::int64_t first = load_cache(work, part, tile.values, tile);
+    add_all_values(work.rows, part,
+                   {.rows = tile.cache,
+                    .weights = nullptr,
+                    .first = first,
+                    .begin = 0,
+                    .end = 0,
+                    .padded = work.padded,
+                    .ahead = &ahead},
+                   tile);
   });
 }
 
@@ -317,11 +344,18 @@ void attend(const Work<T>& work) {
                                            : 1.0f / std::sqrt(static_cast<float>(work.g.head_dim));
   const Logit logit{scale, work.args.softcap};
   const std::int64_t end = tile.end[work.rows - 1];  // rows see no less than those before them
-  for (std::int64_t at = tile.first[0]; at < end;) {
-    const Span block{at, std::min(end, at / kBlock * kBlock + kBlock)};
+  const auto block_at = [end](std::int64_t at) {
+    return Span{at, std::min(end, at / kBlock * kBlock + kBlock)};
+  };
+  Span block = block_at(tile.first[0]);
+  find_rows(work, work.args.key_cache, block, tile.keys);
+  while (block.begin < end) {
+    find_rows(work, work.args.value_cache, block, tile.values);
     weigh_block(work, block, logit, tile);
+    const Span next = block_at(block.end);
+    if (next.begin < end) find_rows(work, work.args.key_cache, next, tile.keys);
     value_block(work, block, tile);
-    at = block.end;
+    block = next;
   }
   finish_rows(work, tile);
 }
