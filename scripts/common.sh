@@ -13,7 +13,8 @@ fail() {
 }
 
 # logged NAME WHAT COMMAND…: the output goes to .cache/logs/NAME.log; its last line is shown now and
-# then as a sign of life. Returns the command's status.
+# then as a sign of life. Returns the command's status. COMMAND must be a program: in a function,
+# errors would go unnoticed (bash turns errexit off where a status is tested).
 logged() {
   local log=$root/.cache/logs/$1.log what=$2 status=0 pid watcher
   shift 2

@@ -28,34 +28,11 @@ virtual_environment() {
   quietly venv "making .venv with $("$python" --version)" "$python" -m venv --clear "$venv"
 }
 
-# The release headers come from Debian's next release; the system's own package lists stay as they
-# are. Code built with them runs on ONNX Runtime 1.23.2 and later.
-fetch_onnxruntime_headers() {
-  local target=$1 work mirror apt
-  rm -rf "$root"/.cache/headers.*  # of a run that was interrupted
-  work=$(mktemp -d "$root/.cache/headers.XXXXXX")
-  mkdir -p "$work"/{lists/partial,archives/partial}
-  # shellcheck disable=SC2016  # apt fills these in
-  mirror=$(apt-get indextargets --format '$(SITE) $(COMPONENT)' 'Created-By: Packages' |
-    awk '$1 !~ /security/ && $2 == "main" {print $1; exit}')
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-http://deb.debian.org/debian} forky main" \
-    >"$work/sources.list"
-  apt=(apt-get -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=-
-    -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work" -o APT::Sandbox::User=root)
-  "${apt[@]}" update
-  (cd "$work" && "${apt[@]}" download libonnxruntime-dev)
-  dpkg-deb --extract "$work"/libonnxruntime-dev_*.deb "$work/package"
-  rm -rf "$target"
-  mv "$work/package" "$target"
-  rm -rf "$work"
-}
-
 onnxruntime_headers() {
   local target=$root/.cache/onnxruntime-headers
   [[ -f $target/usr/include/onnxruntime/onnxruntime_c_api.h ]] && return
-  mkdir -p "$root/.cache"
   quietly headers "fetching ONNX Runtime's C++ headers (Debian forky, libonnxruntime-dev)" \
-    fetch_onnxruntime_headers "$target"
+    scripts/onnxruntime_headers.sh "$target"
 }
 
 say "set-up of $root"
