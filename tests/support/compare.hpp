@@ -1,4 +1,4 @@
-// Bits and tolerances. The one tolerance table, locally and in CI.
+// Bits and tolerances.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,18 +9,11 @@
 #include <vector>
 
 #include "deltaworks/dtype.hpp"
+#include "reference/tolerance.hpp"
 
 namespace deltaworks::testing {
 
-// Allowed error of a result against float64, relative to the largest expected magnitude: float32
-// sums of a few thousand terms, or one rounding to the 16-bit type (half a unit in the last place)
-// on top of it.
-template <class T>
-constexpr double tolerance() {
-  if constexpr (std::is_same_v<T, Float16>) return 0x1p-11 + 2e-6;
-  if constexpr (std::is_same_v<T, BFloat16>) return 0x1p-8 + 2e-6;
-  return 2e-6;
-}
+using reference::tolerance;
 
 template <class T>
 ::testing::AssertionResult same_bits(const std::vector<T>& actual, const std::vector<T>& expected) {

@@ -1,0 +1,81 @@
+#include "check.hpp"
+#include "deltaworks/varlen_causal_conv.hpp"
+#include "reference/varlen_causal_conv.hpp"
+
+namespace deltaworks::cli {
+
+namespace {
+
+template <class T>
+class Problem {
+ public:
+  explicit Problem(Draw& draw)
+      : channels_(draw.integer(1, 200)),
+        width_(draw.integer(1, 5)),
+        dilation_(draw.integer(1, 2)),
+        offsets_(draw.cu_seqlens()),
+        input_(draw.normal<T>(tokens() * channels_)),
+        weight_(draw.normal<T>(channels_ * width_, 0.5)),
+        bias_(draw.normal<T>(channels_, 0.5)),
+        initial_(draw.normal<T>(sequences() * channels_ * history())),
+        capture_(static_cast<std::size_t>(sequences()), kCapacity) {}
+
+  void check(Measurements& measurements) {
+    const auto size = static_cast<std::size_t>(sequences() * channels_);
+    std::vector<T> output(input_.size()), final_state(initial_.size()), update(kCapacity * size);
+    std::vector<T> expected_state(final_state), expected_update(update);
+    std::vector<double> expected(input_.size());
+    reference::varlen_causal_conv(args(output, expected_state, expected_update),
+                                  View<double, 2>{expected.data(), {tokens(), channels_}});
+    varlen_causal_conv(Cpu{}, args(output, final_state, update));
+    const DType dtype = dtype_of<T>();
+    measurements.compare(dtype, "output", output, expected, 1.01);
+    measurements.compare(dtype, "final_state", final_state, widened(expected_state));
+    measurements.compare(dtype, "state_update", update, widened(expected_update));
+  }
+
+ private:
+  static constexpr std::int64_t kCapacity = 7;
+
+  std::int64_t sequences() const { return static_cast<std::int64_t>(offsets_.size()) - 1; }
+  std::int64_t tokens() const { return offsets_.back(); }
+  std::int64_t history() const { return (width_ - 1) * dilation_; }
+
+  static std::vector<double> widened(const std::vector<T>& values) {
+    std::vector<double> wide;
+    for (const T value : values) wide.push_back(static_cast<double>(to_float(value)));
+    return wide;
+  }
+
+  VarlenCausalConvArgs<T> args(std::vector<T>& output, std::vector<T>& final_state,
+                               std::vector<T>& update) const {
+    const std::int64_t n = tokens(), b = sequences();
+    VarlenCausalConvArgs<T> call{.input = {input_.data(), {n, channels_}},
+                                 .weight = {weight_.data(), {channels_, 1, width_}},
+                                 .cu_seqlens = {offsets_.data(), {b + 1}},
+                                 .initial_state = {initial_.data(), {b, channels_, history()}},
+                                 .output = {output.data(), {n, channels_}},
+                                 .final_state = {final_state.data(), {b, channels_, history()}}};
+    call.bias = {bias_.data(), {channels_}};
+    call.capture_count = {capture_.data(), {b}};
+    call.state_update = {update.data(), {b, kCapacity, channels_}};
+    call.activation = ConvActivation::kSilu;
+    call.dilation = dilation_;
+    return call;
+  }
+
+  std::int64_t channels_, width_, dilation_;
+  std::vector<std::int32_t> offsets_;
+  std::vector<T> input_, weight_, bias_, initial_;
+  std::vector<std::int32_t> capture_;
+};
+
+}  // namespace
+
+void check_varlen_causal_conv(Draw& draw, Measurements& measurements) {
+  Problem<float>(draw).check(measurements);
+  Problem<Float16>(draw).check(measurements);
+  Problem<BFloat16>(draw).check(measurements);
+}
+
+}  // namespace deltaworks::cli
