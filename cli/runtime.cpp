@@ -127,14 +127,14 @@ fs::path program_folder() {
 
 fs::path find_operators(const std::string& name, const fs::path& package_folder) {
   const std::string wanted = name.empty() ? "libdeltaworks_onnxruntime.so" : name;
-  const fs::path beside = program_folder().parent_path() / "lib" / wanted;
-  for (const fs::path& path : {beside, package_folder / wanted}) {
-    if (fs::exists(path)) return fs::absolute(path);
+  const fs::path beside = program_folder().parent_path() / "lib";
+  for (const fs::path& folder : {beside, package_folder}) {
+    if (fs::exists(folder / wanted)) return fs::absolute(folder / wanted);
   }
+  const std::string also = package_folder.empty() ? "" : " or " + package_folder.string();
   throw std::runtime_error(
-      fmt::format("the operators' library {} was not found in {} or {}: build "
-                  "it with scripts/setup.sh",
-                  wanted, beside.parent_path().string(), package_folder.string()));
+      fmt::format("the operators' library {} is not in {}{}: build it with scripts/setup.sh",
+                  wanted, beside.string(), also));
 }
 
 }  // namespace deltaworks::cli
