@@ -29,8 +29,9 @@ std::vector<std::int32_t> lookup_drafts(std::span<const std::int32_t> history, s
   }
   if (best_length < lengths.shortest) return {};
 
+  const std::size_t count = std::min(limit, best_length);
   std::vector<std::int32_t> drafts;
-  for (std::size_t i = best_end; drafts.size() < limit; ++i) {
+  for (std::size_t i = best_end; drafts.size() < count; ++i) {
     drafts.push_back(i < history.size() ? history[i] : drafts[i - history.size()]);
   }
   return drafts;

@@ -13,7 +13,7 @@ std::string drafts(std::string_view history, std::size_t limit, LookupLengths le
   return {proposed.begin(), proposed.end()};
 }
 
-TEST(Lookup, CopiesWhatFollowedTheSuffix) { EXPECT_EQ(drafts("the cat. the", 4), " cat"); }
+TEST(Lookup, CopiesWhatFollowedTheSuffix) { EXPECT_EQ(drafts("the cat. the", 4), " ca"); }
 
 TEST(Lookup, ProposesNothingWithoutAnEarlierOccurrence) {
   EXPECT_EQ(drafts("", 4), "");
@@ -33,9 +33,14 @@ TEST(Lookup, PrefersTheLongestThenTheMostRecent) {
   EXPECT_EQ(drafts("abcd1 bcd2 abcd", 1, {.shortest = 3, .longest = 3}), "2");
 }
 
+TEST(Lookup, DraftsNoMoreThanAgreed) {
+  EXPECT_EQ(drafts("..ab 123456789 ,,ab ", 7), "123");
+  EXPECT_EQ(drafts("abcdefgh 123456789, abcdefgh ", 7), "1234567");
+}
+
 TEST(Lookup, FollowsALoopBeyondTheEnd) {
-  EXPECT_EQ(drafts("xyxyxy", 7), "xyxyxyx");
-  EXPECT_EQ(drafts("zzzz", 7), "zzzzzzz");
+  EXPECT_EQ(drafts("xyxyxyxyxy", 7), "xyxyxyx");
+  EXPECT_EQ(drafts("zzzzzzzz", 7), "zzzzzzz");
 }
 
 }  // namespace
