@@ -25,11 +25,14 @@ bool same_name(const std::string& a, const std::string& b) {
 
 // Targets that are compiled in and that the processor has. A lower bit is a better target.
 std::vector<std::int64_t> usable_targets() {
+  const bool chosen = hwy::GetChosenTarget().IsInitialized();
   hwy::SetSupportedTargetsForTest(0);  // SupportedTargets() then asks the processor
   std::vector<std::int64_t> targets;
   for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
     targets.push_back(left & -left);
   }
+  // SupportedTargets() also chooses the best: DELTAWORKS_CPU_TARGET is still to be asked.
+  if (!chosen) hwy::GetChosenTarget().DeInit();
   return targets;
 }
 
