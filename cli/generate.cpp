@@ -76,13 +76,13 @@ class GenerateCommand {
   std::int64_t longest_text() const {
     std::size_t longest = 1;
     for (const std::string& prompt : prompts_) longest = std::max(longest, prompt.size());
-    const std::int64_t total = static_cast<std::int64_t>(longest) + options_.max_tokens;
-    if (total > package_.context_length) {
+    const auto prompt = static_cast<std::int64_t>(longest);
+    if (options_.max_tokens > package_.context_length - prompt) {
       throw UsageError(
           fmt::format("a prompt of {} tokens and --max-tokens {} exceed the model's {} positions",
-                      longest, options_.max_tokens, package_.context_length));
+                      prompt, options_.max_tokens, package_.context_length));
     }
-    return total;
+    return prompt + options_.max_tokens;
   }
 
   std::int64_t draft_tokens() const {
@@ -163,7 +163,7 @@ void add_options(CLI::App& command, GenerateOptions& options) {
                      "prompt a line, each a JSON string or an object with a string \"prompt\"; all "
                      "run on one load of the model");
   command.add_option("--max-tokens", options.max_tokens, "Length of the text at most")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command
       .add_option("--draft", options.draft,
