@@ -26,7 +26,7 @@ struct GenerateOptions {
   std::int64_t max_tokens = 200;
   std::int64_t draft_tokens = kDefaultDrafts;
   bool draft_tokens_given = false;
-  int threads = 0;
+  int threads = 1;  // more spin between small kernels, and lose where others compute too
   double temperature = 0;
   std::uint64_t seed = 0;
   bool stats = false, verify = false, json = false;
@@ -179,8 +179,9 @@ void add_options(CLI::App& command, GenerateOptions& options) {
           },
           "Drafts a verification at most, and no more than the package captures [7]")
       ->check(CLI::Range(std::int64_t{1}, kDefaultDrafts));
-  command.add_option("--threads", options.threads, "Threads of ONNX Runtime [its own choice]")
-      ->check(CLI::Range(1, 1024));
+  command.add_option("--threads", options.threads, "Threads of ONNX Runtime")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command
       .add_option("--temperature", options.temperature,
                   "0 takes the likeliest byte; above, bytes are sampled")

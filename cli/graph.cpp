@@ -19,7 +19,7 @@ Ort::Env make_environment() {
 Ort::Session open_session(const Ort::Env& env, const Package& package,
                           const GraphOptions& options) {
   Ort::SessionOptions session;
-  if (options.threads > 0) session.SetIntraOpNumThreads(options.threads);
+  session.SetIntraOpNumThreads(options.threads);
   if (!options.profile_prefix.empty()) session.EnableProfiling(options.profile_prefix.c_str());
   session.RegisterCustomOpsLibrary(
       find_operators(package.custom_ops_library, package.folder).c_str());

@@ -15,7 +15,7 @@
 namespace deltaworks::cli {
 
 struct GraphOptions {
-  int threads = 0;             // 0: as many as ONNX Runtime likes
+  int threads = 1;
   std::string profile_prefix;  // not empty: profiles into a file whose name starts so
 };
 
