@@ -77,9 +77,12 @@ TEST(PagedAttentionRefusalTest, Pages) {
                  "slot_mapping[3] is 40, expected -1 to 39");
   expect_refused([](Problem& p, Args&) { p.slots[0] = -2; },
                  "slot_mapping[0] is -2, expected -1 to 39");
-  expect_refused([](Problem& p, Args&) { p.slots[1] = p.slots[4] = 6; },
-                 "token 1 of sequence 0 and token 4 of sequence 1 both write row 2 of block 1, "
-                 "expected a row of its own for every token");
+  expect_refused(
+      [](Problem& p, Args&) {
+        p.slots = {-1, 6, -1, -1, 6};
+      },
+      "token 1 of sequence 0 and token 4 of sequence 1 both write row 2 of block 1, "
+      "expected a row of its own for every token");
   expect_refused(
       [](Problem& p, Args& a) {
         a.slot_mapping.reset();
