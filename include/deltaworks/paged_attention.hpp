@@ -12,7 +12,7 @@
 namespace deltaworks {
 
 /// One call. Sequence b owns rows cu_seqlens[b] … cu_seqlens[b + 1] − 1; its local token t stands
-/// at position past_seqlens[b] + t. heads = n · kv_heads; head h reads kv head h / n.
+/// at position past_seqlens[b] + t. heads = n · kv_heads; head h reads kv head h / n. head_dim <= 1024.
 template <class T>
 struct PagedAttentionArgs {
   View<const T, 3> query;  ///< [tokens, heads, head_dim]
@@ -43,6 +43,7 @@ struct PagedAttentionArgs {
 
 /// Norm, rotary embedding, cache write, then for each token and head over the visible positions j
 ///   output = sum_j softmax_j(scale · q · k_j) v_j
+/// A position in a hidden place, an unused row or another block is never read into a sum, be it NaN.
 /// Float32 sums, reduced over the cache in fixed blocks counted from position 0; one rounding to T.
 /// A row's bits do not depend on its neighbours, the batch, the threads, nor on how many tokens the
 /// call has. Position j lies in cache block block_table[b, j / block_size], row j % block_size.
