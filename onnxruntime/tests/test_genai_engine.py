@@ -1,0 +1,52 @@
+"""The package in ONNX Runtime GenAI's Engine writes what `deltaworks generate` writes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import support
+
+ROOT = support.ROOT
+PROGRAM = ROOT / "build/release/bin/deltaworks"
+MODEL = ROOT / "models/demo"
+# Of different lengths, so that the Engine's batch is ragged; the first repeats itself, for drafts.
+PROMPTS = [
+    "[tale]\nThe sun and the wind, the sun and the wind, the sun and",
+    "[play]\nHAMLET.\nO, what",
+    "[scripture]\nIn those days there was no king in Israel: every man did",
+]
+MAX_TOKENS = 96
+END_OF_DOCUMENT = 256
+
+
+def command_line(prompt, draft):
+    arguments = ["--prompt", prompt, "--max-tokens", str(MAX_TOKENS), "--draft", draft, "--json"]
+    command = [PROGRAM, "generate", "--model", MODEL, *arguments]
+    result = subprocess.run(command, capture_output=True, check=True)
+    return json.loads(result.stdout)["tokens"]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """What examples/genai_engine.py prints of a batch of three and of one request with drafts."""
+    command = [sys.executable, ROOT / "examples/genai_engine.py", "--json"]
+    command += ["--library-folder", Path(support.LIBRARY).parent, "--max-tokens", str(MAX_TOKENS)]
+    for prompt in PROMPTS:
+        command += ["--prompt", prompt]
+    result = subprocess.run(command, capture_output=True)
+    assert result.returncode == 0, result.stderr.decode()
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("index", range(len(PROMPTS)))
+def test_a_batch_of_three_equals_generate(engine, index):
+    tokens = [token for token in engine["batch"][index] if token != END_OF_DOCUMENT]
+    assert tokens == command_line(PROMPTS[index], "none")
+
+
+def test_drafts_equal_generate_and_save_steps(engine):
+    tokens = [token for token in engine["drafted"] if token != END_OF_DOCUMENT]
+    assert tokens == command_line(PROMPTS[0], "lookup")
+    assert engine["drafted_steps"] < engine["batch_steps"]
