@@ -76,7 +76,7 @@ struct Tile {
 
 // One group of rows at step t: sums for token t, after the update of token t − 1.
 template <bool kPerKey>
-HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_t padded,
+HWY_INLINE void step(const InState<true>& state, float* group, bool whole, std::int64_t padded,
                      const Token* token, std::int64_t t, std::int64_t count, const float* delta,
                      Sums& sums) {
   const InTile tile{group};
@@ -94,7 +94,8 @@ HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_
   } else if (count > 1) {
     sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
   } else {
-    sweep<true, false, kPerKey>(state, state, padded, now, delta, next, sums);
+    const InState<false> again{state.from, state.to, state.key_dim};
+    sweep<true, false, kPerKey>(again, again, padded, now, delta, next, sums);
   }
 }
 
@@ -120,7 +121,7 @@ HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
   for (std::int64_t t = 0; t <= pass.count; ++t) {
     for (std::int64_t row = 0; row < pass.rows; row += kRows) {
       const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
-      const InState state{pass.from + offset, pass.to + offset, pass.key_dim};
+      const InState<true> state{pass.from + offset, pass.to + offset, pass.key_dim};
       const bool whole = rows == kRows && padded == pass.key_dim;
       float* const group = tile.state + row * padded;
       float* const delta = tile.delta + row;
@@ -174,7 +175,23 @@ void run_block(const float* from, float* to, std::int64_t value_dim, std::int64_
   }
 }
 
-// Where one sequence's parts of the capsule lie.
+// One sequence of a call.
+struct Sequence {
+  std::int64_t b, start, length;
+  bool is_skipped, starts_from_zero;
+  std::int64_t slot_in, slot_out;
+};
+
+template <class T, class G>
+Sequence sequence_of(const GatedDeltaNetArgs<T, G>& args, std::int64_t b) {
+  const std::int64_t start = args.cu_seqlens(b), length = args.cu_seqlens(b + 1) - start;
+  const std::int64_t in = args.slots_in ? (*args.slots_in)(b) : b;
+  const std::int64_t out = args.slots_out ? (*args.slots_out)(b) : b;
+  const bool from_zero = !args.initial_state || (args.fresh && (*args.fresh)(b) != 0);
+  return {b, start, length, in < 0 || out < 0, from_zero, in, out};
+}
+
+// Where one head's parts of a sequence's capsule lie, and how many tokens go there.
 struct Capsule {
   float* decays = nullptr;
   float* keys = nullptr;
@@ -182,28 +199,32 @@ struct Capsule {
   std::int64_t captured = 0;
 };
 
-// Clears this head's slots and tells where they are.
 template <class T, class G>
-Capsule open_capsule(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
-                     std::int64_t b, std::int64_t h, std::int64_t length) {
+Capsule capsule_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+                   const Sequence& sequence, std::int64_t h) {
   if (g.capacity == 0) return {};
   const std::int64_t columns = g.decay_per_key ? g.key_dim : 1;
   const std::int64_t key_head = h / g.heads_per_key();
-  float* const row = args.state_update->row(b);
-  Capsule capsule{row + h * columns, row + g.capacity * g.decays() + key_head * g.key_dim,
-                  row + g.capacity * (g.decays() + g.key_heads * g.key_dim) + h * g.value_dim, 0};
+  float* const row = args.state_update->row(sequence.b);
+  const std::int64_t limit =
+      args.state_update_active && !sequence.is_skipped ? std::min(g.capacity, sequence.length) : 0;
+  return {row + h * columns, row + g.capacity * g.decays() + key_head * g.key_dim,
+          row + g.capacity * (g.decays() + g.key_heads * g.key_dim) + h * g.value_dim,
+          std::clamp<std::int64_t>((*args.capture_count)(sequence.b), 0, limit)};
+}
+
+// Zeros in all slots: tokens that are captured overwrite them. The group's first head owns the shared keys.
+template <class T, class G>
+void clear_capsule(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+                   const Sequence& sequence, std::int64_t h) {
+  const Capsule capsule = capsule_of(args, g, sequence, h);
   for (std::int64_t slot = 0; slot < g.capacity; ++slot) {
-    std::fill_n(capsule.decays + slot * g.decays(), columns, 0.0f);
+    std::fill_n(capsule.decays + slot * g.decays(), g.decays() / g.value_heads, 0.0f);
     std::fill_n(capsule.deltas + slot * g.value_heads * g.value_dim, g.value_dim, 0.0f);
-    if (h % g.heads_per_key() == 0) {  // the group's first head writes the shared key
+    if (h % g.heads_per_key() == 0) {
       std::fill_n(capsule.keys + slot * g.key_heads * g.key_dim, g.key_dim, 0.0f);
     }
   }
-  if (args.state_update_active) {
-    const std::int64_t limit = std::min(g.capacity, length);
-    capsule.captured = std::clamp<std::int64_t>((*args.capture_count)(b), 0, limit);
-  }
-  return capsule;
 }
 
 void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, std::int64_t h,
@@ -222,56 +243,84 @@ void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, std::int64
   }
 }
 
-// Copies or clears the state of a sequence that starts here: the source of the first block.
+// All that a head of a sequence without tokens does, and what one that starts from zero does first.
 template <class T, class G>
-const float* first_state(const GatedDeltaNetArgs<T, G>& args, std::int64_t b, std::int64_t h,
-                         std::int64_t size, std::int64_t length, float* to) {
-  const bool starts_from_zero = !args.initial_state || (args.fresh && (*args.fresh)(b) != 0);
-  if (starts_from_zero) {
+void open_state(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+                const Sequence& sequence, std::int64_t h) {
+  const std::int64_t size = g.value_dim * g.key_dim;
+  float* const to = args.final_state.row(sequence.slot_out) + h * size;
+  if (sequence.starts_from_zero) {
     std::fill_n(to, size, 0.0f);
-    return to;
+  } else if (sequence.length == 0) {
+    const float* const from = args.initial_state->row(sequence.slot_in) + h * size;
+    if (from != to) std::copy_n(from, size, to);
   }
-  const std::int64_t slot = args.slots_in ? (*args.slots_in)(b) : b;
-  const float* const from = args.initial_state->row(slot) + h * size;
-  if (length == 0 && from != to) std::copy_n(from, size, to);
-  return from;
 }
 
+template <class T>
+void skip_head(const View<T, 3>& output, const Sequence& sequence, std::int64_t h) {
+  for (std::int64_t t = 0; t < sequence.length; ++t) {
+    std::fill_n(&output(sequence.start + t, h, 0), output.extent(2), from_float<T>(0.0f));
+  }
+}
+
+// Tokens first … first + count − 1 of a sequence for value head h; their keys are in the block.
+template <class T, class G>
+void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+                  const Sequence& sequence, std::int64_t h, std::int64_t first, std::int64_t count,
+                  Block& block) {
+  const std::int64_t start = sequence.start + first, size = g.value_dim * g.key_dim;
+  const std::int64_t deltas_stride = g.value_heads * g.value_dim;
+  const Capsule capsule = capsule_of(args, g, sequence, h);
+  const bool captures = first < capsule.captured;
+  float* const to = args.final_state.row(sequence.slot_out) + h * size;
+  const float* const from = first > 0 || sequence.starts_from_zero
+                                ? to
+                                : args.initial_state->row(sequence.slot_in) + h * size;
+  prepare_gates(args, start, count, h, block);
+  capture_gates_and_keys(g, h, capsule, first, block.token, count);
+  const Head<T> head{
+      .value = args.value.row(start) + h * g.value_dim,
+      .output = args.output.row(start) + h * g.value_dim,
+      .value_stride = args.value.row_stride(),
+      .output_stride = args.output.row_stride(),
+      .deltas = captures ? capsule.deltas + first * deltas_stride : nullptr,
+      .deltas_stride = deltas_stride,
+      .captured = captures ? capsule.captured - first : 0,
+      .recalls =
+          args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta,
+      .scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim))};
+  run_block(from, to, g.value_dim, g.key_dim, block.token, count, head);
+}
+
+// Value head h of sequence b, or all heads that share its key head when the sequence is long enough for that to save
+// more than it costs in tasks: then the first of them does the work of the others.
 template <class T, class G>
 void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
               std::int64_t b, std::int64_t h) {
-  const std::int64_t start = args.cu_seqlens(b), length = args.cu_seqlens(b + 1) - start;
-  const bool skipped = args.slots_in && ((*args.slots_in)(b) < 0 || (*args.slots_out)(b) < 0);
-  const Capsule capsule = open_capsule(args, g, b, h, skipped ? 0 : length);
-  if (skipped) {
-    for (std::int64_t t = start; t < start + length; ++t) {
-      std::fill_n(args.output.row(t) + h * g.value_dim, g.value_dim, from_float<T>(0.0f));
+  constexpr std::int64_t kWorthSharing = 16;  // tokens
+  const Sequence sequence = sequence_of(args, b);
+  const bool shares = sequence.length >= kWorthSharing;
+  if (shares && h % g.heads_per_key() != 0) return;
+  const std::int64_t end = shares ? h + g.heads_per_key() : h + 1;
+  for (std::int64_t head = h; head < end; ++head) {
+    clear_capsule(args, g, sequence, head);
+    if (sequence.is_skipped) {
+      skip_head(args.output, sequence, head);
+    } else {
+      open_state(args, g, sequence, head);
     }
-    return;
   }
-  const std::int64_t size = g.value_dim * g.key_dim;
-  float* const to = args.final_state.row(args.slots_out ? (*args.slots_out)(b) : b) + h * size;
-  const float* from = first_state(args, b, h, size, length, to);
+  if (sequence.is_skipped) return;
   const std::int64_t vectors = g.decay_per_key ? 3 : 2;
   const std::int64_t longest = std::min(kMaxBlock, kScratch / (vectors * token_vector(g.key_dim)));
   Block block;
-  for (std::int64_t first = 0; first < length; first += longest) {
-    const std::int64_t count = std::min(longest, length - first);
-    prepare(args, start + first, count, h, h / g.heads_per_key(), block);
-    capture_gates_and_keys(g, h, capsule, first, block.token, count);
-    const Head<T> head{
-        .value = args.value.row(start + first) + h * g.value_dim,
-        .output = args.output.row(start + first) + h * g.value_dim,
-        .value_stride = args.value.row_stride(),
-        .output_stride = args.output.row_stride(),
-        .deltas = capsule.deltas + first * g.value_heads * g.value_dim,
-        .deltas_stride = g.value_heads * g.value_dim,
-        .captured = capsule.captured - first,
-        .recalls =
-            args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta,
-        .scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim))};
-    run_block(from, to, g.value_dim, g.key_dim, block.token, count, head);
-    from = to;
+  for (std::int64_t first = 0; first < sequence.length; first += longest) {
+    const std::int64_t count = std::min(longest, sequence.length - first);
+    prepare_keys(args, sequence.start + first, count, h / g.heads_per_key(), block);
+    for (std::int64_t head = h; head < end; ++head) {
+      run_block_of(args, g, sequence, head, first, count, block);
+    }
   }
 }
 

@@ -50,7 +50,7 @@ inline void gather(const float* vector, std::int64_t key_dim, float* to) {
   }
 }
 
-// A block of tokens of one head, converted and normalised once for all tiles.
+// A block of tokens of one key head, converted and normalised once for all tiles.
 struct Block {
   HWY_ALIGN float scratch[kScratch];
   Token token[kMaxBlock];
@@ -157,19 +157,14 @@ void update_rates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::
   for (std::int64_t t = 0; t < count; ++t) token[t].beta = rate[t];
 }
 
+// What all value heads of a key head share: keys, queries and their products.
 template <class T, class G>
-void prepare(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
-             std::int64_t h, std::int64_t key_head, Block& block) {
+void prepare_keys(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
+                  std::int64_t key_head, Block& block) {
   const std::int64_t key_dim = args.key.extent(2), vector = token_vector(key_dim);
   const float epsilon = !args.qk_l2_norm                                   ? 0
                         : args.gate_activation == GateActivation::kSigmoid ? 1e-6f
                                                                            : 1e-12f;
-  if (args.decay_per_key) {
-    per_key_decays(args, start, count, h, block.scratch + 2 * count * vector, block.token);
-  } else {
-    scalar_decays(args, start, count, h, block.token);
-  }
-  update_rates(args, start, count, h, block.token);
   for (std::int64_t t = 0; t < count; ++t) {
     float* const key = block.scratch + 2 * t * vector;
     float* const query = key + vector;
@@ -179,6 +174,18 @@ void prepare(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64
     block.token[t].query = query;
     block.token[t].key_query = dot_of(key, query, key_dim);
   }
+}
+
+template <class T, class G>
+void prepare_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
+                   std::int64_t h, Block& block) {
+  if (args.decay_per_key) {
+    float* const decays = block.scratch + 2 * count * token_vector(args.key.extent(2));
+    per_key_decays(args, start, count, h, decays, block.token);
+  } else {
+    scalar_decays(args, start, count, h, block.token);
+  }
+  update_rates(args, start, count, h, block.token);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -3,6 +3,7 @@
 // A vector of 16 lanes holds eight columns of two rows, one of 8 lanes eight columns of one row: every row keeps its
 // own eight partial sums, so the width changes no bit. Rows go in groups of four strips; inside a tile a group's strips
 // of one column block lie side by side, so a sweep is one stream of whole vectors.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -166,13 +167,20 @@ HWY_INLINE void add_partials(const Strip (&r)[kStrips], const Strip (&p)[kStrips
 }
 
 // Where a sweep finds or leaves a group: whole rows of the state in memory, the tile, or nowhere.
+template <bool kFetch>
 struct InState {
+  // Rows come in order, but a sweep reads several at once, which the processor's own prefetching does not see through.
+  static constexpr std::int64_t kAhead = 4096;
+
   const float* from;
   float* to;
   std::int64_t key_dim;  // a multiple of 8
 
   HWY_INLINE Strip load(int s, std::int64_t column) const {
     Eight row[kStripRows];
+    if (kFetch && s * kStripSize % 16 == 0) {  // once a cache line
+      hwy::Prefetch(from + kAhead + column * kRows + s * kStripSize);
+    }
     for (std::int64_t i = 0; i < kStripRows; ++i) {
       row[i] = load8(from + (s + i * kStrips) * key_dim + column);
     }
