@@ -44,9 +44,8 @@ std::string read_file(const std::string& path) {
 }
 
 std::vector<std::int32_t> byte_tokens(std::string_view text, std::int32_t first_token) {
-  if (text.empty()) return {first_token};
-  std::vector<std::int32_t> tokens;
-  tokens.reserve(text.size());
+  std::vector<std::int32_t> tokens{first_token};
+  tokens.reserve(text.size() + 1);
   for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
   return tokens;
 }

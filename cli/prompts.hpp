@@ -15,7 +15,7 @@ std::vector<std::string> parse_prompt_lines(const std::string& name, std::string
 // The whole file, or standard input for "-". Throws std::runtime_error.
 std::string read_file(const std::string& path);
 
-// Bytes as tokens; an empty text is the package's first token.
+// The package's first token, with which every training document began, and the bytes as tokens.
 std::vector<std::int32_t> byte_tokens(std::string_view text, std::int32_t first_token);
 
 }  // namespace deltaworks::cli
