@@ -47,21 +47,20 @@ struct Head {
 template <bool kPerKey>
 HWY_INLINE void finish(const Token& token, const Sums& sums, bool recalls, float scale,
                        float* delta, float* value) {
-  const hn::CappedTag<float, 4> d;
-  for (std::int64_t row = 0; row < kRows; row += static_cast<std::int64_t>(hn::Lanes(d))) {
-    const float* const recalled_sums = sums.value + row / 4 * 8 + row % 4;
-    auto recalled = hn::LoadU(d, recalled_sums), queried = hn::LoadU(d, recalled_sums + 4);
+  for (std::int64_t part = 0; part < kRowParts; ++part) {
+    auto recalled = sums.recalled[part], queried = sums.queried[part];
     if constexpr (!kPerKey) {
-      const auto factor = hn::Set(d, token.factor);
+      const auto factor = hn::Set(d_rows, token.factor);
       recalled = hn::Mul(factor, recalled);
       queried = hn::Mul(factor, queried);
     }
-    auto wanted = hn::LoadU(d, value + row);
+    const std::int64_t row = part * (kRows / kRowParts);
+    auto wanted = hn::LoadU(d_rows, value + row);
     if (recalls) wanted = hn::Sub(wanted, recalled);
-    const auto change = hn::Mul(hn::Set(d, token.beta), wanted);
-    hn::StoreU(change, d, delta + row);
-    const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), change));
-    hn::StoreU(hn::Mul(hn::Set(d, scale), read), d, value + row);
+    const auto change = hn::Mul(hn::Set(d_rows, token.beta), wanted);
+    hn::StoreU(change, d_rows, delta + row);
+    const auto read = hn::Add(queried, hn::Mul(hn::Set(d_rows, token.key_query), change));
+    hn::StoreU(hn::Mul(hn::Set(d_rows, scale), read), d_rows, value + row);
   }
 }
 
@@ -76,7 +75,7 @@ struct Tile {
 
 // One group of rows at step t: sums for token t, after the update of token t − 1.
 template <bool kPerKey>
-HWY_INLINE void step(const InState<true>& state, float* group, bool whole, std::int64_t padded,
+HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_t padded,
                      const Token* token, std::int64_t t, std::int64_t count, const float* delta,
                      Sums& sums) {
   const InTile tile{group};
@@ -94,8 +93,7 @@ HWY_INLINE void step(const InState<true>& state, float* group, bool whole, std::
   } else if (count > 1) {
     sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
   } else {
-    const InState<false> again{state.from, state.to, state.key_dim};
-    sweep<true, false, kPerKey>(again, again, padded, now, delta, next, sums);
+    update_rows(state, now, delta);
   }
 }
 
@@ -121,7 +119,7 @@ HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
   for (std::int64_t t = 0; t <= pass.count; ++t) {
     for (std::int64_t row = 0; row < pass.rows; row += kRows) {
       const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
-      const InState<true> state{pass.from + offset, pass.to + offset, pass.key_dim};
+      const InState state{pass.from + offset, pass.to + offset, pass.key_dim};
       const bool whole = rows == kRows && padded == pass.key_dim;
       float* const group = tile.state + row * padded;
       float* const delta = tile.delta + row;

@@ -53,6 +53,8 @@ inline void gather(const float* vector, std::int64_t key_dim, float* to) {
 // A block of tokens of one key head, converted and normalised once for all tiles.
 struct Block {
   HWY_ALIGN float scratch[kScratch];
+  HWY_ALIGN float plain_key[contract::kMaxKeyDim];
+  HWY_ALIGN float plain_decays[contract::kMaxKeyDim];
   Token token[kMaxBlock];
 };
 
@@ -174,6 +176,8 @@ void prepare_keys(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::
     block.token[t].query = query;
     block.token[t].key_query = dot_of(key, query, key_dim);
   }
+  if (count == 1) gather(block.token[0].key, key_dim, block.plain_key);
+  block.token[0].plain_key = block.plain_key;
 }
 
 template <class T, class G>
@@ -186,6 +190,10 @@ void prepare_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std:
     scalar_decays(args, start, count, h, block.token);
   }
   update_rates(args, start, count, h, block.token);
+  block.token[0].plain_decays = args.decay_per_key ? block.plain_decays : nullptr;
+  if (args.decay_per_key && count == 1) {
+    gather(block.token[0].decays, args.key.extent(2), block.plain_decays);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/load-inl.h"
 #include "cpu/sum-inl.h"
@@ -109,15 +110,21 @@ HWY_INLINE Strip mul_add_strip(const Strip& a, const Strip& b, const Strip& c) {
 // What a sweep needs to know of a token. Vectors of key_dim lie in blocks of eight, each kStripRows times, the last one
 // padded with zeros.
 struct Token {
-  const float* key;     // normalised
-  const float* query;   // normalised
-  const float* decays;  // per key; null: factor holds
+  const float* key;           // normalised
+  const float* query;         // normalised
+  const float* decays;        // per key; null: factor holds
+  const float* plain_key;     // without copies and padding, for a token that is alone
+  const float* plain_decays;  // likewise; null: factor holds
   float factor, beta, key_query;
 };
 
-// The products of a group's rows with key and query: for each four rows, their sums with the key, then with the query.
+// The products of a group's rows with key and query.
+using DRows = hn::CappedTag<float, kRows>;
+constexpr DRows d_rows;
+constexpr std::int64_t kRowParts = kRows / static_cast<std::int64_t>(hn::MaxLanes(d_rows));
+
 struct Sums {
-  HWY_ALIGN float value[2 * kRows];
+  hn::Vec<DRows> recalled[kRowParts], queried[kRowParts];
 };
 
 #if HWY_TARGET != HWY_SCALAR
@@ -139,15 +146,34 @@ HWY_INLINE VStrip fold_four(const VStrip (&w)[kStrips]) {
 }
 #endif
 
+// Assigns where the types agree, which they do on the targets that run it.
+template <class To, class From>
+HWY_INLINE void assign([[maybe_unused]] To& to, [[maybe_unused]] const From& from) {
+  if constexpr (std::is_same_v<To, From>) to = from;
+}
+
+// From [r0-3, p0-3] or [r0-3, p0-3, r4-7, p4-7], four sums with the key, then four with the query.
+template <class V>
+HWY_INLINE void part_sums(V sums, Sums& parts) {
+  if constexpr (kStripRows == 2) {
+    const auto low = LowerHalf(d8, sums), high = UpperHalf(d8, sums);
+    parts.recalled[0] = ConcatLowerLower(d8, high, low);
+    parts.queried[0] = ConcatUpperUpper(d8, high, low);
+  } else {
+    parts.recalled[0] = LowerHalf(d_rows, sums);
+    parts.queried[0] = UpperHalf(d_rows, sums);
+  }
+}
+
 // The tree of sum8 over all of a group's sums at once: a third of the instructions of one by one.
 HWY_INLINE void add_partials(const Strip (&r)[kStrips], const Strip (&p)[kStrips], Sums& sums) {
 #if HWY_TARGET == HWY_SCALAR
   for (int s = 0; s < kStrips; ++s) {
     Eight row[1];
     split_rows(r[s], row);
-    sums.value[s] = sum8(row[0]);
+    sums.recalled[s] = hn::Set(d_rows, sum8(row[0]));
     split_rows(p[s], row);
-    sums.value[kStrips + s] = sum8(row[0]);
+    sums.queried[s] = hn::Set(d_rows, sum8(row[0]));
   }
 #else
   VStrip w[kStrips];
@@ -156,18 +182,17 @@ HWY_INLINE void add_partials(const Strip (&r)[kStrips], const Strip (&p)[kStrips
       const auto a = r[s].part[0], b = p[s].part[0];
       w[s] = hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
     }
-    hn::StoreU(fold_four(w), d_strip, sums.value);
+    part_sums(fold_four(w), sums);
   } else {
     for (int s = 0; s < kStrips; ++s) w[s] = hn::Add(r[s].part[0], r[s].part[kStripParts - 1]);
-    hn::StoreU(fold_four(w), d_strip, sums.value);
+    assign(sums.recalled[0], fold_four(w));
     for (int s = 0; s < kStrips; ++s) w[s] = hn::Add(p[s].part[0], p[s].part[kStripParts - 1]);
-    hn::StoreU(fold_four(w), d_strip, sums.value + kStrips);
+    assign(sums.queried[0], fold_four(w));
   }
 #endif
 }
 
 // Where a sweep finds or leaves a group: whole rows of the state in memory, the tile, or nowhere.
-template <bool kFetch>
 struct InState {
   // Rows come in order, but a sweep reads several at once, which the processor's own prefetching does not see through.
   static constexpr std::int64_t kAhead = 4096;
@@ -178,7 +203,7 @@ struct InState {
 
   HWY_INLINE Strip load(int s, std::int64_t column) const {
     Eight row[kStripRows];
-    if (kFetch && s * kStripSize % 16 == 0) {  // once a cache line
+    if (s * kStripSize % 16 == 0) {  // once a cache line
       hwy::Prefetch(from + kAhead + column * kRows + s * kStripSize);
     }
     for (std::int64_t i = 0; i < kStripRows; ++i) {
@@ -243,6 +268,34 @@ HWY_INLINE void sweep(const From& from, const To& to, std::int64_t padded, const
     }
   }
   if constexpr (kSum) add_partials(r, p, sums);
+}
+
+// Columns from `first` on, as many as whole vectors hold, of the last update of whole rows; returns the next column.
+template <class D>
+HWY_INLINE std::int64_t update_columns(D d, const InState& state, const Token& now,
+                                       const float* delta, std::int64_t first) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const float *const key = now.plain_key, *const decays = now.plain_decays;
+  const auto factor = hn::Set(d, now.factor);
+  hn::Vec<D> change[kRows];
+  for (std::int64_t row = 0; row < kRows; ++row) change[row] = hn::Set(d, delta[row]);
+  std::int64_t i = first;
+  for (; i + lanes <= state.key_dim; i += lanes) {
+    const auto k = hn::LoadU(d, key + i);
+    const auto a = decays != nullptr ? hn::LoadU(d, decays + i) : factor;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const std::int64_t at = row * state.key_dim + i;
+      const auto decayed = hn::Mul(a, hn::LoadU(d, state.from + at));
+      hn::StoreU(hn::Add(decayed, hn::Mul(k, change[row])), d, state.to + at);
+    }
+  }
+  return i;
+}
+
+// Memory to memory: without sums rows need no strips, and vectors fill whole cache lines.
+HWY_INLINE void update_rows(const InState& state, const Token& now, const float* delta) {
+  const std::int64_t next = update_columns(d_strip, state, now, delta, 0);
+  if (next < state.key_dim) update_columns(d8, state, now, delta, next);
 }
 
 // A group that is not whole, between memory and the tile: `rows` rows of key_dim columns, zeros around them.
