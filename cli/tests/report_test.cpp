@@ -28,8 +28,8 @@ TEST(Prompts, ABadLineIsNamed) {
   EXPECT_THROW(parse_prompt_lines("p.jsonl", "\n"), std::runtime_error);
 }
 
-TEST(Prompts, BytesAreTokens) {
-  EXPECT_EQ(byte_tokens("A\xff", 256), (std::vector<std::int32_t>{65, 255}));
+TEST(Prompts, BytesAreTokensBehindTheFirst) {
+  EXPECT_EQ(byte_tokens("A\xff", 256), (std::vector<std::int32_t>{256, 65, 255}));
   EXPECT_EQ(byte_tokens("", 256), std::vector<std::int32_t>{256});
 }
 

@@ -58,9 +58,9 @@ void check_packed(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaNet
   }
   const std::int64_t keys = row - g.value_heads * g.value_dim;
   check.require(g.key_dim > 0 && keys > 0 && keys % (2 * g.key_dim) == 0,
-                fmt::format("query has rows of {}, expected 2 · key_heads · {} + {} · {} as "
-                            "initial_state has it",
-                            row, g.key_dim, g.value_heads, g.value_dim));
+                "query has rows of {}, expected 2 · key_heads · {} + {} · {} as "
+                "initial_state has it",
+                row, g.key_dim, g.value_heads, g.value_dim);
   if (check.ok()) g.key_heads = keys / (2 * g.key_dim);
 }
 
@@ -77,9 +77,10 @@ void check_separate(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaN
 void check_sequences(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaNetGeometry& g,
                      bool batched) {
   if (in.cu_seqlens) {
-    check.require(!batched, fmt::format("cu_seqlens is given, expected none beside query of shape "
-                                        "{}: its first dimension already counts sequences",
-                                        to_string(in.query)));
+    check.require(!batched,
+                  "cu_seqlens is given, expected none beside query of shape "
+                  "{}: its first dimension already counts sequences",
+                  to_string(in.query));
     check.dtype("cu_seqlens", *in.cu_seqlens, DType::kInt32);
     std::int64_t offsets = g.sequences == kUnknown ? kUnknown : g.sequences + 1;
     check.shape("cu_seqlens", *in.cu_seqlens, {&offsets});
@@ -95,9 +96,9 @@ void check_sequences(Checker& check, const GatedDeltaNetOperands& in, GatedDelta
                 "cu_seqlens is missing, expected it or an initial_state that tells the sequences");
   if (!check.ok() || g.sequences == kUnknown || g.tokens == kUnknown) return;
   check.require(g.sequences > 0 ? g.tokens % g.sequences == 0 : g.tokens == 0,
-                fmt::format("query has {} tokens, expected a multiple of the {} sequences of "
-                            "initial_state when cu_seqlens is missing",
-                            g.tokens, g.sequences));
+                "query has {} tokens, expected a multiple of the {} sequences of "
+                "initial_state when cu_seqlens is missing",
+                g.tokens, g.sequences);
   if (check.ok()) g.length = g.sequences > 0 ? g.tokens / g.sequences : 0;
 }
 
@@ -148,8 +149,7 @@ void check_gates(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaNetG
 
 void check_capture(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaNetGeometry& g) {
   g.capacity = in.state_update_capacity;
-  check.require(g.capacity >= 0,
-                fmt::format("state_update_capacity is {}, expected 0 or more", g.capacity));
+  check.require(g.capacity >= 0, "state_update_capacity is {}, expected 0 or more", g.capacity);
   check.together("capture_count", in.capture_count.has_value(), g.capacity > 0,
                  "it goes with a positive state_update_capacity");
   if (in.capture_count) {
@@ -165,15 +165,14 @@ void check_capture(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaNe
 
 void check_heads(Checker& check, const GatedDeltaNetGeometry& g) {
   if (g.key_heads != kUnknown && g.value_heads != kUnknown) {
-    check.require(
-        g.key_heads > 0 && g.value_heads > 0 && g.value_heads % g.key_heads == 0,
-        fmt::format("value has {} heads, expected a positive multiple of the {} key heads",
-                    g.value_heads, g.key_heads));
+    check.require(g.key_heads > 0 && g.value_heads > 0 && g.value_heads % g.key_heads == 0,
+                  "value has {} heads, expected a positive multiple of the {} key heads",
+                  g.value_heads, g.key_heads);
   }
   check.require(g.key_dim == kUnknown || (g.key_dim > 0 && g.key_dim <= kMaxKeyDim),
-                fmt::format("key has key_dim {}, expected 1 to {}", g.key_dim, kMaxKeyDim));
+                "key has key_dim {}, expected 1 to {}", g.key_dim, kMaxKeyDim);
   check.require(g.value_dim == kUnknown || g.value_dim > 0,
-                fmt::format("value has value_dim {}, expected 1 or more", g.value_dim));
+                "value has value_dim {}, expected 1 or more", g.value_dim);
 }
 
 template <class Enum>
@@ -198,8 +197,8 @@ Outcome<GatedDeltaNetGeometry> gated_delta_net(std::string_view op,
   check.together("value", in.value.has_value(), in.key.has_value(),
                  "key and value come together, or both are packed into query");
   check.require(!std::isnan(in.scale), "scale is NaN, expected a number");
-  check.require(in.gate_lower_bound <= 0,
-                fmt::format("gate_lower_bound is {}, expected 0 or less", in.gate_lower_bound));
+  check.require(in.gate_lower_bound <= 0, "gate_lower_bound is {}, expected 0 or less",
+                in.gate_lower_bound);
   if (!check.ok()) return check.complaint();
   const bool batched = in.query.rank == (in.key ? 4 : 3);
   if (in.key) {
@@ -228,9 +227,8 @@ Outcome<GatedDeltaNetGeometry> replay_gated_delta_state(std::string_view op,
   check.shape("initial_state", in.initial_state,
               {&g.sequences, &g.value_heads, &g.value_dim, &g.key_dim});
   check.shape("count", in.count, {&g.sequences});
-  check.require(g.capacity > 0,
-                fmt::format("state_update_capacity is {}, expected 1 or more", g.capacity));
-  check.require(g.key_heads > 0, fmt::format("key_heads is {}, expected 1 or more", g.key_heads));
+  check.require(g.capacity > 0, "state_update_capacity is {}, expected 1 or more", g.capacity);
+  check.require(g.key_heads > 0, "key_heads is {}, expected 1 or more", g.key_heads);
   if (check.ok()) check_heads(check, g);
   std::int64_t row = kUnknown;
   check.shape("state_update", in.state_update, {&g.sequences, &row});
@@ -245,8 +243,8 @@ Outcome<GatedDeltaNetGeometry> replay_gated_delta_state(std::string_view op,
   const std::int64_t per_key = g.state_update_row();
   g.decay_per_key = row == per_key && per_key != per_head;
   check.require(row == per_head || row == per_key,
-                fmt::format("state_update has rows of {}, expected {}, or {} for per-key decay",
-                            row, per_head, per_key));
+                "state_update has rows of {}, expected {}, or {} for per-key decay", row, per_head,
+                per_key);
   if (!check.ok()) return check.complaint();
   return g;
 }

@@ -18,24 +18,22 @@ bool is_flag(std::int64_t value) { return value == 0 || value == 1; }
 void check_cache_dtype(Checker& check, std::string_view attribute, std::string_view dtype,
                        DType stored) {
   check.require(dtype.empty() || dtype == name(stored),
-                fmt::format("{} is \"{}\", expected \"\" or \"{}\": quantised caches are not "
-                            "served, store the cache in the type of query",
-                            attribute, dtype, name(stored)));
+                "{} is \"{}\", expected \"\" or \"{}\": quantised caches are not "
+                "served, store the cache in the type of query",
+                attribute, dtype, name(stored));
 }
 
 void check_cache_kind(Checker& check, const Operands& in) {
-  check.require(
-      in.kv_cache_layout == "SEPARATE",
-      fmt::format("kv_cache_layout is \"{}\", expected \"SEPARATE\": a cache shared by key and "
-                  "value (latent attention) is not served",
-                  in.kv_cache_layout));
+  check.require(in.kv_cache_layout == "SEPARATE",
+                "kv_cache_layout is \"{}\", expected \"SEPARATE\": a cache shared by key and "
+                "value (latent attention) is not served",
+                in.kv_cache_layout);
   for (const auto& [attribute, type] :
        {std::pair{"k_quant_type", in.k_quant_type}, std::pair{"v_quant_type", in.v_quant_type}}) {
-    check.require(
-        type == "NONE",
-        fmt::format("{} is \"{}\", expected \"NONE\": quantised caches are not served, store the "
-                    "cache in the type of query",
-                    attribute, type));
+    check.require(type == "NONE",
+                  "{} is \"{}\", expected \"NONE\": quantised caches are not served, store the "
+                  "cache in the type of query",
+                  attribute, type);
   }
   check_cache_dtype(check, "k_cache_dtype", in.k_cache_dtype, in.query.dtype);
   check_cache_dtype(check, "v_cache_dtype", in.v_cache_dtype, in.query.dtype);
@@ -51,28 +49,25 @@ void check_flags(Checker& check, const Operands& in) {
   for (const auto& [attribute, value] :
        {std::pair{"is_causal", in.is_causal}, std::pair{"do_rotary", in.do_rotary},
         std::pair{"rotary_interleaved", in.rotary_interleaved}}) {
-    check.require(is_flag(value), fmt::format("{} is {}, expected 0 or 1", attribute, value));
+    check.require(is_flag(value), "{} is {}, expected 0 or 1", attribute, value);
   }
 }
 
 void check_attributes(Checker& check, const Operands& in) {
   check.require(in.num_heads >= 1 && in.kv_num_heads >= 1 && in.num_heads % in.kv_num_heads == 0,
-                fmt::format("num_heads is {} and kv_num_heads is {}, expected positive numbers and "
-                            "a multiple of kv_num_heads",
-                            in.num_heads, in.kv_num_heads));
+                "num_heads is {} and kv_num_heads is {}, expected positive numbers and "
+                "a multiple of kv_num_heads",
+                in.num_heads, in.kv_num_heads);
   check_flags(check, in);
-  check.require(std::isfinite(in.scale),
-                fmt::format("scale is {}, expected a finite number", in.scale));
+  check.require(std::isfinite(in.scale), "scale is {}, expected a finite number", in.scale);
   check.require(std::isfinite(in.softcap) && in.softcap >= 0,
-                fmt::format("softcap is {}, expected 0 or a positive number", in.softcap));
-  check.require(
-      in.local_window_size == -1 || in.local_window_size >= 1,
-      fmt::format("local_window_size is {}, expected -1 or at least 1", in.local_window_size));
-  check.require(
-      std::isfinite(in.qk_norm_epsilon) && in.qk_norm_epsilon >= 0,
-      fmt::format("qk_norm_epsilon is {}, expected 0 or a positive number", in.qk_norm_epsilon));
-  check.require(in.rotary_offset >= 0,
-                fmt::format("rotary_offset is {}, expected at least 0", in.rotary_offset));
+                "softcap is {}, expected 0 or a positive number", in.softcap);
+  check.require(in.local_window_size == -1 || in.local_window_size >= 1,
+                "local_window_size is {}, expected -1 or at least 1", in.local_window_size);
+  check.require(std::isfinite(in.qk_norm_epsilon) && in.qk_norm_epsilon >= 0,
+                "qk_norm_epsilon is {}, expected 0 or a positive number", in.qk_norm_epsilon);
+  check.require(in.rotary_offset >= 0, "rotary_offset is {}, expected at least 0",
+                in.rotary_offset);
 }
 
 void check_dtypes(Checker& check, const Operands& in) {
@@ -103,8 +98,8 @@ void check_rows(Checker& check, std::string_view argument, const Tensor& tensor,
   std::int64_t row = g.head_dim == kUnknown ? kUnknown : heads * g.head_dim;
   check.shape(argument, tensor, {&g.tokens, &row});
   if (!check.ok() || row == kUnknown || g.head_dim != kUnknown) return;
-  check.require(row % heads == 0, fmt::format("{} has rows of {}, expected a multiple of {} heads",
-                                              argument, row, heads));
+  check.require(row % heads == 0, "{} has rows of {}, expected a multiple of {} heads", argument,
+                row, heads);
   g.head_dim = row / heads;
 }
 
@@ -143,11 +138,10 @@ void check_rotary(Checker& check, const Operands& in, Geometry& g) {
     return;
   }
   g.rotary_dim = 2 * pairs;
-  check.require(
-      g.head_dim == kUnknown || in.rotary_offset + g.rotary_dim <= g.head_dim,
-      fmt::format("cos_cache has {} columns and rotary_offset is {}, expected rotary_offset + 2 · "
-                  "columns <= {}, the width of a head",
-                  pairs, in.rotary_offset, g.head_dim));
+  check.require(g.head_dim == kUnknown || in.rotary_offset + g.rotary_dim <= g.head_dim,
+                "cos_cache has {} columns and rotary_offset is {}, expected rotary_offset + 2 · "
+                "columns <= {}, the width of a head",
+                pairs, in.rotary_offset, g.head_dim);
 }
 
 }  // namespace
@@ -164,11 +158,10 @@ Outcome<PagedAttentionGeometry> paged_attention(std::string_view op,
   g.kv_heads = operands.kv_num_heads;
   check_tokens(check, operands, g);
   check.require(g.head_dim == kUnknown || (g.head_dim >= 1 && g.head_dim <= kMaxHeadDim),
-                fmt::format("head_dim is {}, expected 1 to {}", g.head_dim, kMaxHeadDim));
+                "head_dim is {}, expected 1 to {}", g.head_dim, kMaxHeadDim);
   check.require(
       operands.v_head_size == 0 || g.head_dim == kUnknown || operands.v_head_size == g.head_dim,
-      fmt::format("v_head_size is {}, expected 0 or {}, the width of a head", operands.v_head_size,
-                  g.head_dim));
+      "v_head_size is {}, expected 0 or {}, the width of a head", operands.v_head_size, g.head_dim);
   check.require(g.block_size != 0, "key_cache has a block_size of 0, expected at least 1");
   check_sequences(check, operands, g);
   check_rotary(check, operands, g);

@@ -25,10 +25,6 @@ void Checker::fail(const std::string& what) {
   if (ok()) complaint_ = fmt::format("{}: {}", op_, what);
 }
 
-void Checker::require(bool condition, const std::string& what) {
-  if (!condition) fail(what);
-}
-
 void Checker::dtype(std::string_view argument, const Tensor& tensor, DType expected) {
   if (tensor.dtype != expected) {
     fail(fmt::format("{} has type {}, expected {}", argument, name(tensor.dtype), name(expected)));

@@ -3,6 +3,8 @@
 // ask the same code.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -58,8 +60,11 @@ class Checker {
 
   // "<op>: <what>"
   void fail(const std::string& what);
-  // Fails with `what` unless `condition` holds.
-  void require(bool condition, const std::string& what);
+  // Fails with the formatted text unless `condition` holds; a call that is right formats nothing.
+  template <class... Values>
+  void require(bool condition, fmt::format_string<Values...> text, Values&&... values) {
+    if (!condition) fail(fmt::format(text, std::forward<Values>(values)...));
+  }
   void dtype(std::string_view argument, const Tensor& tensor, DType expected);
   void rank(std::string_view argument, const Tensor& tensor, int expected);
   // Every dim equals its extent; an unknown extent takes the dim, an unknown dim fits.

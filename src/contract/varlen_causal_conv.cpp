@@ -43,8 +43,7 @@ void shape_of_weight(Checker& check, const VarlenCausalConvOperands& operands,
                      VarlenCausalConvGeometry& shape) {
   std::int64_t one = 1;
   check.shape("weight", operands.weight, {&shape.channels, &one, &shape.width});
-  check.require(operands.dilation >= 1,
-                fmt::format("dilation is {}, expected at least 1", operands.dilation));
+  check.require(operands.dilation >= 1, "dilation is {}, expected at least 1", operands.dilation);
   shape.dilation = operands.dilation;
   if (!check.ok() || shape.width == kUnknown) return;
   if (shape.width == 0) {
@@ -85,8 +84,8 @@ void shape_of_states(Checker& check, const VarlenCausalConvOperands& operands,
 void shape_of_capture(Checker& check, const VarlenCausalConvOperands& operands,
                       VarlenCausalConvGeometry& shape) {
   shape.capacity = operands.state_update_capacity;
-  check.require(shape.capacity >= 0,
-                fmt::format("state_update_capacity is {}, expected at least 0", shape.capacity));
+  check.require(shape.capacity >= 0, "state_update_capacity is {}, expected at least 0",
+                shape.capacity);
   if (shape.capacity > 0) {
     check.together("capture_count", operands.capture_count.has_value(), true,
                    fmt::format("state_update has room for {} tokens", shape.capacity));
