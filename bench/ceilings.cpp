@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -132,6 +133,20 @@ double read_bandwidth(std::size_t bytes) {
              sink = HWY_DYNAMIC_DISPATCH(sum_of)(data.data(), data.size());
            }
            return static_cast<double>(bytes * sweeps(bytes));
+         });
+}
+
+double copy_bandwidth(std::size_t bytes) {
+  static std::map<std::size_t, double> known;
+  if (const auto found = known.find(bytes); found != known.end()) return found->second;
+  const std::size_t half = std::max<std::size_t>(64, bytes / 2);
+  std::vector<char> from(half, 1), to(half, 2);
+  return known[bytes] = median_rate([&] {
+           for (std::size_t i = 0; i < sweeps(half); ++i) {
+             std::memcpy(to.data(), from.data(), half);
+             asm volatile("" : : "r"(to.data()), "r"(from.data()) : "memory");
+           }
+           return 2.0 * static_cast<double>(half * sweeps(half));
          });
 }
 

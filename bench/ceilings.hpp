@@ -14,4 +14,7 @@ double in_place_bandwidth(std::size_t bytes);
 // Bytes per second of summing `bytes` of float32 again and again.
 double read_bandwidth(std::size_t bytes);
 
+// Bytes per second, read and written ones counted, of copying bytes / 2 again and again.
+double copy_bandwidth(std::size_t bytes);
+
 }  // namespace deltaworks::bench

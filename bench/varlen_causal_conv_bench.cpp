@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
+#include "ceilings.hpp"
 #include "deltaworks/varlen_causal_conv.hpp"
 #include "reference/varlen_causal_conv.hpp"
-#include "support.hpp"
 
 namespace deltaworks::bench {
 namespace {

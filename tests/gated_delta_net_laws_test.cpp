@@ -1,0 +1,215 @@
+// The laws of gated_delta_net's bits: splits, batches, threads, replay, neighbours, rounding, instruction sets.
+#include "deltaworks/gated_delta_net.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "support/compare.hpp"
+#include "support/gated_delta_net_problem.hpp"
+#include "support/targets.hpp"
+
+namespace deltaworks {
+namespace {
+
+using testing::Buffer;
+using testing::GatedDeltaNetOptions;
+using testing::GatedDeltaNetProblem;
+using testing::Random;
+using testing::random_options;
+using testing::same_bits;
+using testing::Threads;
+using testing::view_of;
+
+constexpr int kRounds = 40;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class GatedDeltaNetLaws : public testing::OnTarget {};
+
+// Any split, token by token included: the same outputs and the same state.
+TEST_P(GatedDeltaNetLaws, SplittingASequenceChangesNoBit) {
+  for (int round = 0; round < kRounds; ++round) {
+    Random random(1000 + round);
+    GatedDeltaNetProblem<float> problem(random, random_options(random));
+    problem.o.capacity = 0;
+    const auto whole = problem.run();
+    for (std::int64_t b = 0; b < problem.sequences(); ++b) {
+      const std::int64_t start = problem.o.cu_seqlens[b],
+                         row = problem.value_heads() * problem.o.value_dim;
+      const std::int64_t length = problem.o.cu_seqlens[b + 1] - start;
+      auto state = problem.state_of(b);
+      for (std::int64_t first = 0; first < length;) {
+        const std::int64_t count =
+            random.integer(1, std::min<std::int64_t>(length - first, 1 + round % 7));
+        const auto part = problem.part(b, first, count, state).run();
+        const auto from = whole.output.begin() + (start + first) * row;
+        ASSERT_TRUE(same_bits(part.output, {from, from + count * row})) << "round " << round;
+        state = part.final_state;
+        first += count;
+      }
+      const auto from = whole.final_state.begin() + b * problem.state_size();
+      ASSERT_TRUE(same_bits(state, {from, from + problem.state_size()})) << "round " << round;
+    }
+  }
+}
+
+TEST_P(GatedDeltaNetLaws, PackedEqualsAlone) {
+  for (int round = 0; round < kRounds; ++round) {
+    Random random(2000 + round);
+    const GatedDeltaNetProblem<BFloat16> problem(random, random_options(random));
+    const auto packed = problem.run();
+    for (std::int64_t b = 0; b < problem.sequences(); ++b) {
+      const std::int64_t start = problem.o.cu_seqlens[b],
+                         length = problem.o.cu_seqlens[b + 1] - start;
+      const auto alone = problem.part(b, 0, length, problem.state_of(b)).run();
+      const auto slice = [](const auto& all, std::int64_t from, std::int64_t size) {
+        return std::decay_t<decltype(all)>(all.begin() + from, all.begin() + from + size);
+      };
+      const std::int64_t row = problem.value_heads() * problem.o.value_dim;
+      ASSERT_TRUE(same_bits(alone.output, slice(packed.output, start * row, length * row)));
+      ASSERT_TRUE(same_bits(alone.final_state, slice(packed.final_state, b * problem.state_size(),
+                                                     problem.state_size())));
+      ASSERT_TRUE(same_bits(alone.state_update, slice(packed.state_update, b * problem.update_row(),
+                                                      problem.update_row())));
+    }
+  }
+}
+
+TEST_P(GatedDeltaNetLaws, ThreadsChangeNoBit) {
+  Random random(3000);
+  GatedDeltaNetOptions options{.cu_seqlens = {0, 3, 3, 20},
+                               .key_heads = 2,
+                               .heads_per_key = 3,
+                               .key_dim = 64,
+                               .value_dim = 64,
+                               .capacity = 4};
+  const GatedDeltaNetProblem<Float16> problem(random, options);
+  const auto one = problem.run();
+  for (const int count : {2, 3, 7}) {
+    Threads threads(count);
+    ASSERT_EQ(problem.run(threads.cpu()), one) << count << " threads";
+  }
+}
+
+// Replay of n captured tokens is the state after n tokens, for every n; in place too.
+TEST_P(GatedDeltaNetLaws, ReplayEqualsHavingRun) {
+  for (int round = 0; round < kRounds; ++round) {
+    Random random(4000 + round);
+    auto options = random_options(random);
+    options.cu_seqlens = random.cu_seqlens(2, 0, 8);
+    options.capacity = random.integer(1, 9);
+    GatedDeltaNetProblem<float> problem(random, options);
+    problem.capture_count = {99, 99};
+    const auto captured = problem.run();
+    for (std::int64_t n = 0; n <= std::min<std::int64_t>(options.capacity, 8); ++n) {
+      std::vector<std::int32_t> count;
+      std::vector<float> expected, initial;
+      for (std::int64_t b = 0; b < 2; ++b) {
+        const std::int64_t length = options.cu_seqlens[b + 1] - options.cu_seqlens[b];
+        count.push_back(static_cast<std::int32_t>(std::min(n, length)));
+        auto part = problem.part(b, 0, count.back(), problem.state_of(b));
+        part.o.capacity = 0;
+        const auto ran = part.run();
+        expected.insert(expected.end(), ran.final_state.begin(), ran.final_state.end());
+        const auto state = problem.state_of(b);
+        initial.insert(initial.end(), state.begin(), state.end());
+      }
+      const std::array<std::int64_t, 4> extents{2, problem.value_heads(), options.value_dim,
+                                                options.key_dim};
+      Buffer<float> replayed(2 * problem.state_size()), in_place(initial);
+      ReplayGatedDeltaStateArgs args{
+          .initial_state = view_of<4>(initial, extents),
+          .state_update = view_of<2>(captured.state_update, {2, problem.update_row()}),
+          .count = view_of<1>(count, {2}),
+          .final_state = replayed.view<4>(extents),
+          .key_heads = options.key_heads,
+          .state_update_capacity = options.capacity};
+      replay_gated_delta_state(Cpu{}, args);
+      ASSERT_TRUE(same_bits(replayed.values(), expected)) << "round " << round << ", n " << n;
+      args.initial_state = args.final_state = in_place.view<4>(extents);
+      replay_gated_delta_state(Threads(2).cpu(), args);
+      ASSERT_TRUE(same_bits(in_place.values(), expected)) << "in place";
+    }
+  }
+}
+
+// A NaN in a later token or in another sequence reaches nothing.
+TEST_P(GatedDeltaNetLaws, NanStaysInItsSequenceAndItsFuture) {
+  Random random(5000);
+  GatedDeltaNetOptions options{.cu_seqlens = {0, 4, 10},
+                               .key_heads = 2,
+                               .heads_per_key = 2,
+                               .key_dim = 20,
+                               .value_dim = 9,
+                               .capacity = 3};
+  GatedDeltaNetProblem<float> problem(random, options);
+  problem.capture_count = {3, 2};
+  const auto clean = problem.run();
+  const std::int64_t bad = 7, row = problem.value_heads() *
+                                    options.value_dim;  // local token 3 of sequence 1
+  for (auto* operand :
+       {&problem.query, &problem.key, &problem.value, &problem.decay, &problem.beta}) {
+    const std::int64_t size = static_cast<std::int64_t>(operand->size()) / problem.tokens();
+    std::fill_n(operand->begin() + bad * size, size, kNan);
+  }
+  const auto dirty = problem.run();
+  const auto prefix = [](const auto& x, std::int64_t size) {
+    return std::vector<float>(x.begin(), x.begin() + size);
+  };
+  ASSERT_TRUE(same_bits(prefix(dirty.output, bad * row), prefix(clean.output, bad * row)));
+  ASSERT_TRUE(same_bits(prefix(dirty.final_state, problem.state_size()),
+                        prefix(clean.final_state, problem.state_size())));
+  ASSERT_TRUE(same_bits(dirty.state_update, clean.state_update));
+  EXPECT_TRUE(std::isnan(dirty.final_state.back()));
+}
+
+// S = round(a S) + round(k delta): a contracted product would show in the last bit of many
+// elements.
+TEST_P(GatedDeltaNetLaws, TheStateUpdateRoundsTheProductBeforeTheSum) {
+  Random random(9000);
+  GatedDeltaNetOptions options{
+      .cu_seqlens = {0, 1}, .key_dim = 128, .value_dim = 32, .capacity = 1, .qk_l2_norm = false};
+  GatedDeltaNetProblem<float> problem(random, options);
+  problem.capture_count = {1};
+  const auto result = problem.run();
+  const float factor = result.state_update[0];
+  const float *const key = &result.state_update[1], *const delta = key + 128;
+  int fused_differs = 0;
+  for (int v = 0; v < 32; ++v) {
+    for (int i = 0; i < 128; ++i) {
+      const volatile float decayed = factor * problem.initial_state[v * 128 + i];
+      const volatile float change = key[i] * delta[v];
+      ASSERT_EQ(result.final_state[v * 128 + i], decayed + change);
+      fused_differs += std::fma(key[i], delta[v], decayed) != decayed + change;
+    }
+  }
+  EXPECT_GT(fused_differs, 100) << "the operands cannot tell the roundings apart";
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaNetLaws, testing::every_target(), testing::target_name);
+
+// Every target with fma gives the same bits.
+TEST(GatedDeltaNetBits, Avx2EqualsAvx3) {
+  const auto targets = cpu_targets();
+  const auto has = [&](const char* name) {
+    return std::find(targets.begin(), targets.end(), name) != targets.end();
+  };
+  if (!has("AVX2") || !has("AVX3")) GTEST_SKIP() << "this processor or build lacks AVX2 or AVX3";
+  for (int round = 0; round < kRounds; ++round) {
+    Random random(10000 + round);
+    const GatedDeltaNetProblem<float> problem(random, random_options(random));
+    set_cpu_target("AVX2");
+    const auto avx2 = problem.run();
+    set_cpu_target("AVX3");
+    const auto avx3 = problem.run();
+    set_cpu_target("");
+    ASSERT_TRUE(same_bits(avx3.output, avx2.output)) << "round " << round;
+    ASSERT_TRUE(same_bits(avx3.final_state, avx2.final_state));
+    ASSERT_TRUE(same_bits(avx3.state_update, avx2.state_update));
+  }
+}
+
+}  // namespace
+}  // namespace deltaworks
