@@ -64,18 +64,23 @@ HWY_INLINE void store_float(hn::Vec<D> v, D d, float* to) {
   hn::StoreU(v, d, to);
 }
 
+// The upper half of each lane, rounded to nearest even: a bfloat16's bits. A NaN stays a (quiet) NaN.
 template <class D>
-HWY_INLINE void store_float(hn::Vec<D> v, [[maybe_unused]] D d, BFloat16* to) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> bfloat16_bits(D d, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const hn::Rebind<std::uint16_t, D> d16;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   const auto nearest = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
   const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40));
-  const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
-  const auto half = hn::IfThenElse(is_nan, quiet, nearest);
-  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, half)), d16, reinterpret_cast<std::uint16_t*>(to));
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, nearest);
+}
+
+template <class D>
+HWY_INLINE void store_float(hn::Vec<D> v, D d, BFloat16* to) {
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const auto half = hn::BitCast(di, bfloat16_bits(d, v));
+  hn::StoreU(hn::DemoteTo(d16, half), d16, reinterpret_cast<std::uint16_t*>(to));
 }
 
 template <class D>
@@ -90,6 +95,25 @@ HWY_INLINE void store_float(hn::Vec<D> v, D d, Float16* to) {
     hn::Store(v, d, lane);
     for (std::size_t i = 0; i < hn::Lanes(d); ++i) to[i] = from_float<Float16>(lane[i]);
   }
+}
+
+// v rounded to an element type, as a value: what a store and a load would give.
+template <class D>
+HWY_INLINE hn::Vec<D> round_to(D, hn::Vec<D> v, float) {
+  return v;
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> round_to(D d, hn::Vec<D> v, BFloat16) {
+  return hn::BitCast(d, hn::ShiftLeft<16>(bfloat16_bits(d, v)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> round_to(D d, hn::Vec<D> v, Float16) {
+  HWY_ALIGN Float16
+      half[hn::MaxLanes(d)];  // a compiler with the instructions keeps it in a register
+  store_float(v, d, half);
+  return load_float(d, half);
 }
 
 // The first n <= Lanes(d) elements, zeros behind them; memory behind them is not touched.
