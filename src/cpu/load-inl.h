@@ -66,7 +66,7 @@ HWY_INLINE void store_float(hn::Vec<D> v, D d, float* to) {
 
 // The upper half of each lane, rounded to nearest even: a bfloat16's bits. A NaN stays a (quiet) NaN.
 template <class D>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> bfloat16_bits(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> bfloat16_bits(D, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
