@@ -15,7 +15,7 @@ constexpr std::string_view kOp = "gated_delta_net";
 constexpr std::string_view kReplay = "replay_gated_delta_state";
 
 template <class T, class G>
-contract::GatedDeltaNetGeometry check_geometry(const GatedDeltaNetArgs<T, G>& args) {
+contract::GatedDeltaNetGeometry geometry_of(const GatedDeltaNetArgs<T, G>& args) {
   if ((args.decay && args.decay_per_key) || (args.dt_bias && args.dt_bias_per_key)) {
     throw InvalidArgument(fmt::format("{}: {} is given per head and per key, expected one of them",
                                       kOp, args.decay_per_key ? "decay" : "dt_bias"));
@@ -57,7 +57,7 @@ contract::GatedDeltaNetGeometry check_geometry(const GatedDeltaNetArgs<T, G>& ar
 }
 
 template <class T, class G>
-void check_memory_of(const GatedDeltaNetArgs<T, G>& args) {
+void check_memory(const GatedDeltaNetArgs<T, G>& args) {
   using contract::range_of;
   const auto each = [](const auto& visit, const auto&... named) {
     (visit(named.first, named.second), ...);
@@ -88,8 +88,8 @@ void check_memory_of(const GatedDeltaNetArgs<T, G>& args) {
 
 template <class T, class G>
 void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
-  const auto geometry = check_geometry(args);
-  check_memory_of(args);
+  const auto geometry = geometry_of(args);
+  check_memory(args);
   contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
   if (args.slots_in) {
     const bool in_place =
@@ -98,7 +98,7 @@ void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
                          in_place);
   }
   cpu::ensure_target();
-  cpu::gated_delta_net(device.parallel_for, args, geometry);
+  cpu::gated_delta_net(device, geometry, args);
 }
 
 }  // namespace
@@ -140,7 +140,7 @@ void replay_gated_delta_state(const Cpu& device, const ReplayGatedDeltaStateArgs
        range_of("count", args.count)},
       {range_of("final_state", args.final_state)}, "initial_state", "final_state");
   cpu::ensure_target();
-  cpu::replay_gated_delta_state(device.parallel_for, args, geometry);
+  cpu::replay_gated_delta_state(device, geometry, args);
 }
 
 }  // namespace deltaworks

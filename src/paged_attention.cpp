@@ -50,7 +50,7 @@ Geometry geometry_of(const PagedAttentionArgs<T>& args) {
 }
 
 template <class T>
-void check_buffers(const PagedAttentionArgs<T>& args) {
+void check_memory(const PagedAttentionArgs<T>& args) {
   const auto each = [](auto&& visit, const PagedAttentionArgs<T>& a) {
     visit("query", a.query), visit("key", a.key), visit("value", a.value);
     visit("key_cache", a.key_cache), visit("value_cache", a.value_cache);
@@ -156,7 +156,7 @@ void check_writes(const PagedAttentionArgs<T>& args, const Geometry& g) {
 template <class T>
 void run(const Cpu& device, const PagedAttentionArgs<T>& args) {
   const Geometry geometry = geometry_of(args);
-  check_buffers(args);
+  check_memory(args);
   contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
   for (std::int64_t b = 0; b < geometry.sequences; ++b) check_sequence(args, geometry, b);
   check_writes(args, geometry);

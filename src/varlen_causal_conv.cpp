@@ -4,6 +4,7 @@
 
 #include "contract/values.hpp"
 #include "contract/varlen_causal_conv.hpp"
+#include "cpu/target.hpp"
 #include "cpu/varlen_causal_conv.hpp"
 
 namespace deltaworks {
@@ -84,7 +85,8 @@ void run(const Cpu& device, const VarlenCausalConvArgs<T>& args) {
   const contract::VarlenCausalConvGeometry geometry = geometry_of(args);
   check_memory(args);
   check_values(args, geometry);
-  cpu::varlen_causal_conv(args, geometry, device.parallel_for);
+  cpu::ensure_target();
+  cpu::varlen_causal_conv(device, geometry, args);
 }
 
 template <class T>
@@ -106,7 +108,8 @@ void run(const Cpu& device, const ReplayConvStateArgs<T>& args) {
        range_of("count", args.count)},
       {range_of("final_state", args.final_state)}, "initial_state", "final_state");
   contract::check_range(kReplayOp, "count", args.count, 0, geometry.capacity);
-  cpu::replay_conv_state(args, geometry, device.parallel_for);
+  cpu::ensure_target();
+  cpu::replay_conv_state(device, geometry, args);
 }
 
 }  // namespace

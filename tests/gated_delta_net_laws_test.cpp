@@ -28,30 +28,39 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 class GatedDeltaNetLaws : public testing::OnTarget {};
 
-// Any split, token by token included: the same outputs and the same state.
+// Any split, token by token included: the same outputs and the same state. The whole call captures and the parts do not:
+// verify = decode.
+template <class T>
+void expect_equal_parts(int round) {
+  Random random(1000 + round);
+  const GatedDeltaNetProblem<T> problem(random, random_options(random));
+  const auto whole = problem.run();
+  const std::int64_t row = problem.value_heads() * problem.o.value_dim;
+  for (std::int64_t b = 0; b < problem.sequences(); ++b) {
+    const std::int64_t start = problem.o.cu_seqlens[b];
+    const std::int64_t length = problem.o.cu_seqlens[b + 1] - start;
+    auto state = problem.state_of(b);
+    for (std::int64_t first = 0; first < length;) {
+      const std::int64_t most = std::min<std::int64_t>(length - first, 1 + round % 7);
+      const std::int64_t count = random.integer(1, most);
+      auto part = problem.part(b, first, count, state);
+      part.o.capacity = 0;
+      const auto ran = part.run();
+      const auto from = whole.output.begin() + (start + first) * row;
+      ASSERT_TRUE(same_bits(ran.output, {from, from + count * row})) << "round " << round;
+      state = ran.final_state;
+      first += count;
+    }
+    const auto from = whole.final_state.begin() + b * problem.state_size();
+    ASSERT_TRUE(same_bits(state, {from, from + problem.state_size()})) << "round " << round;
+  }
+}
+
 TEST_P(GatedDeltaNetLaws, SplittingASequenceChangesNoBit) {
   for (int round = 0; round < kRounds; ++round) {
-    Random random(1000 + round);
-    GatedDeltaNetProblem<float> problem(random, random_options(random));
-    problem.o.capacity = 0;
-    const auto whole = problem.run();
-    for (std::int64_t b = 0; b < problem.sequences(); ++b) {
-      const std::int64_t start = problem.o.cu_seqlens[b],
-                         row = problem.value_heads() * problem.o.value_dim;
-      const std::int64_t length = problem.o.cu_seqlens[b + 1] - start;
-      auto state = problem.state_of(b);
-      for (std::int64_t first = 0; first < length;) {
-        const std::int64_t count =
-            random.integer(1, std::min<std::int64_t>(length - first, 1 + round % 7));
-        const auto part = problem.part(b, first, count, state).run();
-        const auto from = whole.output.begin() + (start + first) * row;
-        ASSERT_TRUE(same_bits(part.output, {from, from + count * row})) << "round " << round;
-        state = part.final_state;
-        first += count;
-      }
-      const auto from = whole.final_state.begin() + b * problem.state_size();
-      ASSERT_TRUE(same_bits(state, {from, from + problem.state_size()})) << "round " << round;
-    }
+    ASSERT_NO_FATAL_FAILURE(expect_equal_parts<float>(round));
+    ASSERT_NO_FATAL_FAILURE(expect_equal_parts<Float16>(round));
+    ASSERT_NO_FATAL_FAILURE(expect_equal_parts<BFloat16>(round));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "deltaworks/error.hpp"
 #include "reference/gated_delta_net.hpp"
 #include "support/compare.hpp"
 #include "support/gated_delta_net_problem.hpp"
@@ -47,6 +48,26 @@ TEST_P(GatedDeltaNetTest, MatchesTheReference) {
     ASSERT_NO_FATAL_FAILURE((expect_like_reference<Float16, Float16>(400 + round)));
     ASSERT_NO_FATAL_FAILURE((expect_like_reference<BFloat16, BFloat16>(500 + round)));
   }
+}
+
+// The widest keys that fit a task's stack, and one that does not.
+TEST_P(GatedDeltaNetTest, ServesTheWidestKeys) {
+  for (const bool per_key : {false, true}) {
+    for (const std::int64_t key_dim : {256, 2047, 2048}) {
+      Random random(700 + key_dim);
+      const GatedDeltaNetProblem<float> problem(random, {.cu_seqlens = {0, 3},
+                                                         .key_dim = key_dim,
+                                                         .value_dim = 11,
+                                                         .decay_per_key = per_key});
+      const auto expected = reference::gated_delta_net(problem.args());
+      const auto actual = problem.run();
+      EXPECT_TRUE(near(actual.output, expected.output)) << key_dim;
+      EXPECT_TRUE(near(actual.final_state, expected.final_state)) << key_dim;
+    }
+  }
+  Random random(700);
+  const GatedDeltaNetProblem<float> wide(random, {.cu_seqlens = {0, 1}, .key_dim = 2049});
+  EXPECT_THROW(wide.run(), InvalidArgument);
 }
 
 TEST_P(GatedDeltaNetTest, GoldenValues) {

@@ -51,23 +51,28 @@ struct GatedDeltaNetArgs {
 };
 
 /// Gated delta rule (Yang, Kautz, Hatamizadeh, arXiv:2412.06464). Per value head with state S
-/// [value_dim, key_dim], for each token:
-///   q, k <- x · rsqrt(sum x² + 1e-12)     with qk_l2_norm (1e-6 with the sigmoid gate)
-///   g     = decay;  softplus gate: −exp(a_log) · softplus(decay + dt_bias);
-///           sigmoid gate: gate_lower_bound · sigmoid(exp(a_log) · (decay + dt_bias))
-///   a     = exp(g);  r = S k;  p = S q
-///   delta = beta · (value − a r)          (beta · value for the linear and gated rules)
-///   S     = round(a S) + round(k deltaᵀ)  product and sum rounded separately: what ONNX Runtime
-///   does on the CPU output = scale · (a p + (q · k) delta), rounded once to T
-/// All in float32. Every sum has 8 partial sums (index mod 8, ascending, fma) and one tree:
-/// ((0+4)+(2+6)) +
-/// ((1+5)+(3+7)), so that every instruction set with fma gives the same bits. Token order within a
-/// sequence is fixed: one call over n tokens gives the bits of n calls, whatever the batch or the
-/// threads. state_update holds, per sequence, factors a [capacity, value_heads] (per-key decay:
-/// [capacity, value_heads, key_dim]), keys k [capacity, key_heads, key_dim] and deltas [capacity,
-/// value_heads, value_dim] of the first clamp(capture_count, 0, min(capacity, length)) tokens,
-/// zeros elsewhere. Throws InvalidArgument when an argument breaks this contract; nothing is
-/// written then. Source: ONNX Runtime, com.microsoft::GatedDeltaNet.
+/// [value_dim, key_dim], for each token, in float32:
+///   q, k   = x · rsqrt(sum x² + 1e-12)     with qk_l2_norm (1e-6 with the sigmoid gate)
+///   g      = decay;  softplus gate: −exp(a_log) · softplus(decay + dt_bias);
+///            sigmoid gate: gate_lower_bound · sigmoid(exp(a_log) · (decay + dt_bias))
+///   a      = exp(g);  r = S k;  p = S q
+///   delta  = beta · (value − a r)          (beta · value for the linear and gated rules)
+///   S      = round(a S) + round(k deltaᵀ)  two roundings, as ONNX Runtime's CPU kernel has them
+///   output = scale · (a p + (q · k) delta), rounded once to T
+/// An infinity in a gate counts as the largest finite number: gates of numbers never give NaN.
+/// key_dim is at most 2048.
+///
+/// Every sum has 8 partial sums (index mod 8, ascending, fma) and one tree,
+/// ((0+4) + (2+6)) + ((1+5) + (3+7)), so that AVX2 and AVX-512 give the same bits. Token order
+/// within a sequence is fixed: one call over n tokens gives the bits of n calls, whatever the batch
+/// or the threads.
+///
+/// state_update holds, per sequence, factors a [capacity, value_heads] (per-key decay: [capacity,
+/// value_heads, key_dim]), keys k [capacity, key_heads, key_dim] and deltas [capacity, value_heads,
+/// value_dim] of the first clamp(capture_count, 0, min(capacity, length)) tokens, zeros elsewhere.
+///
+/// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
+/// Source: ONNX Runtime, com.microsoft::GatedDeltaNet.
 DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<float>& args);
 DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<Float16>& args);
 DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16>& args);

@@ -10,8 +10,7 @@
 
 namespace deltaworks::contract {
 
-inline constexpr std::int64_t kMaxKeyDim =
-    4096;  // one token's key, query and decay fit the kernel's stack
+inline constexpr std::int64_t kMaxKeyDim = 2048;  // a task keeps its tokens on its stack
 
 struct GatedDeltaNetOperands {
   // [tokens, key_heads, key_dim], or [sequences, length, key_heads, key_dim]; without key and value

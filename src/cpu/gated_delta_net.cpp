@@ -1,10 +1,11 @@
-// The recurrent engine: token by token, the state read from memory once and written once for up to
-// kScratch tokens.
+// The recurrent engine: token by token; the state is read from memory once and written once for up
+// to kMaxBlock tokens.
 //
-// A task owns one value head of one sequence. Its state rows are independent, so it works through
-// them in tiles that stay in L1 while all tokens of a block pass: the update of one token and the
-// two sums of the next share one sweep (load, multiply, multiply, add, store, two fma). Lanes run
-// along the key dimension: the layout of the state.
+// A task owns one value head of one sequence, or in a longer sequence all value heads of a key
+// head. State rows are independent, so a task works through them in tiles that stay in L1 while all
+// tokens of a block pass: the update of one token and the two sums of the next share one sweep
+// (load, multiply, multiply, add, store, two fma). Lanes run along the key dimension: the layout of
+// the state.
 #include "cpu/gated_delta_net.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,11 +15,34 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "cpu/gated_delta_net_block-inl.h"
 #include "cpu/gated_delta_net_tile-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/sum-inl.h"
+
+#ifndef DELTAWORKS_CPU_GATED_DELTA_NET_KERNELS_
+#define DELTAWORKS_CPU_GATED_DELTA_NET_KERNELS_
+namespace deltaworks::cpu {
+
+// One instruction set's kernels: all tokens of value head h of sequence b.
+template <class T, class G = float>
+using RunHead = void (*)(const GatedDeltaNetArgs<T, G>& args,
+                         const contract::GatedDeltaNetGeometry& geometry, std::int64_t b,
+                         std::int64_t h);
+
+struct GatedDeltaNetKernels {
+  std::tuple<RunHead<float>, RunHead<Float16>, RunHead<BFloat16>, RunHead<Float16, Float16>,
+             RunHead<BFloat16, BFloat16>>
+      run_head;
+  void (*replay_head)(const ReplayGatedDeltaStateArgs& args,
+                      const contract::GatedDeltaNetGeometry& geometry, std::int64_t b,
+                      std::int64_t h);
+};
+
+}  // namespace deltaworks::cpu
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
@@ -373,45 +397,42 @@ namespace {
 // Multiplications under which a thread's wake-up costs more than it saves.
 constexpr std::int64_t kWorthSplitting = 1 << 17;
 
-template <class Body>
-void over_heads(const ParallelFor& parallel_for, std::int64_t heads, std::int64_t work,
-                const Body& body) {
-  (work < kWorthSplitting ? ParallelFor{} : parallel_for)(heads, body);
+ParallelFor for_work(const Cpu& device, std::int64_t work) {
+  return work < kWorthSplitting ? ParallelFor{} : device.parallel_for;
 }
 
 }  // namespace
 
 template <class T, class G>
-void gated_delta_net(const ParallelFor& parallel_for, const GatedDeltaNetArgs<T, G>& args,
-                     const contract::GatedDeltaNetGeometry& g) noexcept {
+void gated_delta_net(const Cpu& device, const contract::GatedDeltaNetGeometry& g,
+                     const GatedDeltaNetArgs<T, G>& args) noexcept {
   const auto run_head = std::get<RunHead<T, G>>(HWY_DYNAMIC_DISPATCH(kernels)().run_head);
   const std::int64_t work = (g.tokens + g.sequences) * g.value_heads * g.value_dim * g.key_dim;
-  over_heads(parallel_for, g.sequences * g.value_heads, work, [&](std::int64_t task) {
+  for_work(device, work)(g.sequences * g.value_heads, [&](std::int64_t task) {
     run_head(args, g, task / g.value_heads, task % g.value_heads);
   });
 }
 
-void replay_gated_delta_state(const ParallelFor& parallel_for,
-                              const ReplayGatedDeltaStateArgs& args,
-                              const contract::GatedDeltaNetGeometry& g) noexcept {
+void replay_gated_delta_state(const Cpu& device, const contract::GatedDeltaNetGeometry& g,
+                              const ReplayGatedDeltaStateArgs& args) noexcept {
   const auto replay_head = HWY_DYNAMIC_DISPATCH(kernels)().replay_head;
   const std::int64_t work =
       g.sequences * g.value_heads * g.value_dim * g.key_dim * (g.capacity + 1);
-  over_heads(parallel_for, g.sequences * g.value_heads, work, [&](std::int64_t task) {
+  for_work(device, work)(g.sequences * g.value_heads, [&](std::int64_t task) {
     replay_head(args, g, task / g.value_heads, task % g.value_heads);
   });
 }
 
-template void gated_delta_net(const ParallelFor&, const GatedDeltaNetArgs<float>&,
-                              const contract::GatedDeltaNetGeometry&) noexcept;
-template void gated_delta_net(const ParallelFor&, const GatedDeltaNetArgs<Float16>&,
-                              const contract::GatedDeltaNetGeometry&) noexcept;
-template void gated_delta_net(const ParallelFor&, const GatedDeltaNetArgs<BFloat16>&,
-                              const contract::GatedDeltaNetGeometry&) noexcept;
-template void gated_delta_net(const ParallelFor&, const GatedDeltaNetArgs<Float16, Float16>&,
-                              const contract::GatedDeltaNetGeometry&) noexcept;
-template void gated_delta_net(const ParallelFor&, const GatedDeltaNetArgs<BFloat16, BFloat16>&,
-                              const contract::GatedDeltaNetGeometry&) noexcept;
+template void gated_delta_net(const Cpu&, const contract::GatedDeltaNetGeometry&,
+                              const GatedDeltaNetArgs<float>&) noexcept;
+template void gated_delta_net(const Cpu&, const contract::GatedDeltaNetGeometry&,
+                              const GatedDeltaNetArgs<Float16>&) noexcept;
+template void gated_delta_net(const Cpu&, const contract::GatedDeltaNetGeometry&,
+                              const GatedDeltaNetArgs<BFloat16>&) noexcept;
+template void gated_delta_net(const Cpu&, const contract::GatedDeltaNetGeometry&,
+                              const GatedDeltaNetArgs<Float16, Float16>&) noexcept;
+template void gated_delta_net(const Cpu&, const contract::GatedDeltaNetGeometry&,
+                              const GatedDeltaNetArgs<BFloat16, BFloat16>&) noexcept;
 
 }  // namespace cpu
 }  // namespace deltaworks

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/target.hpp"
 #include "cpu/varlen_causal_conv_plan.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -413,40 +412,36 @@ HWY_EXPORT(replay_task);
 namespace cpu {
 
 template <class T>
-void varlen_causal_conv(const VarlenCausalConvArgs<T>& args,
-                        const contract::VarlenCausalConvGeometry& geometry,
-                        const ParallelFor& parallel_for) {
-  ensure_target();
+void varlen_causal_conv(const Cpu& device, const contract::VarlenCausalConvGeometry& geometry,
+                        const VarlenCausalConvArgs<T>& args) noexcept {
   const ConvPlan plan(geometry);
   const ConvArgs any = &args;
-  parallel_for(plan.tasks(), [&](std::int64_t task) {
+  device.parallel_for(plan.tasks(), [&](std::int64_t task) {
     HWY_DYNAMIC_DISPATCH(conv_task)(any, geometry, plan, task);
   });
 }
 
 template <class T>
-void replay_conv_state(const ReplayConvStateArgs<T>& args,
-                       const contract::ReplayConvStateGeometry& geometry,
-                       const ParallelFor& parallel_for) {
-  ensure_target();
+void replay_conv_state(const Cpu& device, const contract::ReplayConvStateGeometry& geometry,
+                       const ReplayConvStateArgs<T>& args) noexcept {
   const ReplayArgs any = &args;
-  parallel_for(geometry.sequences, [&](std::int64_t sequence) {
+  device.parallel_for(geometry.sequences, [&](std::int64_t sequence) {
     HWY_DYNAMIC_DISPATCH(replay_task)(any, geometry, sequence);
   });
 }
 
-template void varlen_causal_conv(const VarlenCausalConvArgs<float>&,
-                                 const contract::VarlenCausalConvGeometry&, const ParallelFor&);
-template void varlen_causal_conv(const VarlenCausalConvArgs<Float16>&,
-                                 const contract::VarlenCausalConvGeometry&, const ParallelFor&);
-template void varlen_causal_conv(const VarlenCausalConvArgs<BFloat16>&,
-                                 const contract::VarlenCausalConvGeometry&, const ParallelFor&);
-template void replay_conv_state(const ReplayConvStateArgs<float>&,
-                                const contract::ReplayConvStateGeometry&, const ParallelFor&);
-template void replay_conv_state(const ReplayConvStateArgs<Float16>&,
-                                const contract::ReplayConvStateGeometry&, const ParallelFor&);
-template void replay_conv_state(const ReplayConvStateArgs<BFloat16>&,
-                                const contract::ReplayConvStateGeometry&, const ParallelFor&);
+template void varlen_causal_conv(const Cpu&, const contract::VarlenCausalConvGeometry&,
+                                 const VarlenCausalConvArgs<float>&) noexcept;
+template void varlen_causal_conv(const Cpu&, const contract::VarlenCausalConvGeometry&,
+                                 const VarlenCausalConvArgs<Float16>&) noexcept;
+template void varlen_causal_conv(const Cpu&, const contract::VarlenCausalConvGeometry&,
+                                 const VarlenCausalConvArgs<BFloat16>&) noexcept;
+template void replay_conv_state(const Cpu&, const contract::ReplayConvStateGeometry&,
+                                const ReplayConvStateArgs<float>&) noexcept;
+template void replay_conv_state(const Cpu&, const contract::ReplayConvStateGeometry&,
+                                const ReplayConvStateArgs<Float16>&) noexcept;
+template void replay_conv_state(const Cpu&, const contract::ReplayConvStateGeometry&,
+                                const ReplayConvStateArgs<BFloat16>&) noexcept;
 
 }  // namespace cpu
 }  // namespace deltaworks

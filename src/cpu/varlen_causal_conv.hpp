@@ -10,13 +10,11 @@
 namespace deltaworks::cpu {
 
 template <class T>
-void varlen_causal_conv(const VarlenCausalConvArgs<T>& args,
-                        const contract::VarlenCausalConvGeometry& geometry,
-                        const ParallelFor& parallel_for);
+void varlen_causal_conv(const Cpu& device, const contract::VarlenCausalConvGeometry& geometry,
+                        const VarlenCausalConvArgs<T>& args) noexcept;
 
 template <class T>
-void replay_conv_state(const ReplayConvStateArgs<T>& args,
-                       const contract::ReplayConvStateGeometry& geometry,
-                       const ParallelFor& parallel_for);
+void replay_conv_state(const Cpu& device, const contract::ReplayConvStateGeometry& geometry,
+                       const ReplayConvStateArgs<T>& args) noexcept;
 
 }  // namespace deltaworks::cpu
