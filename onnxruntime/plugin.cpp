@@ -55,7 +55,7 @@ OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base
   const OrtApi* const api = base.GetApi(kApiVersion);
   if (api == nullptr) {
     const std::string message =
-        std::string("deltaworks needs ONNX Runtime 1.18 or later, this is ") +
+        std::string("deltaworks needs ONNX Runtime 1.23.2 or later, this is ") +
         base.GetVersionString();
     return base.GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
   }

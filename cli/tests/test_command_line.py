@@ -12,10 +12,6 @@ PROGRAM = ROOT / "build/release/bin/deltaworks"
 MODEL = Path(os.environ.get("DELTAWORKS_TEST_MODEL", ROOT / "models/demo"))
 PROMPT = "The old house by the river"
 
-needs_model = pytest.mark.skipif(
-    not (MODEL / "model.onnx").is_file(), reason=f"{MODEL} has no model.onnx"
-)
-
 
 def run(*arguments, text=None, status=0, environment=None):
     result = subprocess.run(
@@ -94,14 +90,12 @@ def test_check():
     }
 
 
-@needs_model
 def test_a_missing_onnxruntime_says_what_to_do():
     missing = {"DELTAWORKS_ONNXRUNTIME": "/nonexistent"}
     message = generate("--prompt", "x", status=1, environment=missing).stderr
     assert b"scripts/setup.sh" in message
 
 
-@needs_model
 def test_every_way_to_give_a_prompt_gives_one_text(tmp_path):
     expected = generate("--prompt", PROMPT, "--max-tokens", 40)
     assert len(expected.stdout) == 40
@@ -119,12 +113,10 @@ def test_every_way_to_give_a_prompt_gives_one_text(tmp_path):
     assert lines == expected.stdout + b"\n"
 
 
-@needs_model
 def test_an_empty_prompt_starts_a_document():
     assert len(generate("--prompt", "", "--max-tokens", 8).stdout) == 8
 
 
-@needs_model
 @pytest.mark.parametrize("temperature", [0, 0.7])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_drafts_change_no_byte(temperature, threads):
@@ -136,7 +128,6 @@ def test_drafts_change_no_byte(temperature, threads):
     assert b"GatedDeltaNet" in drafted.stderr
 
 
-@needs_model
 def test_seeds_give_their_own_texts():
     texts = [
         generate("--prompt", PROMPT, "--temperature", 1, "--seed", seed).stdout
@@ -145,7 +136,6 @@ def test_seeds_give_their_own_texts():
     assert texts[0] == texts[1] != texts[2]
 
 
-@needs_model
 def test_json(tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps(PROMPT) + "\n" + json.dumps({"prompt": "A"}) + "\n")
@@ -162,13 +152,11 @@ def test_json(tmp_path):
     assert last["total"]["prompts"] == last["total"]["verify"]["equal"] == 2
 
 
-@needs_model
 def test_a_prompt_longer_than_the_context_is_refused():
     message = wrong("generate", "--model", MODEL, "--prompt", "x", "--max-tokens", 1 << 20)
     assert "positions" in message
 
 
-@needs_model
 def test_output_that_cannot_be_written_is_an_error():
     with open("/dev/full", "wb") as full:
         result = subprocess.run(

@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Targets with instructions for binary16; the others convert element by element.
 constexpr bool kHasHalfConversion =
-    HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+    (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_TARGET == HWY_NEON;  // lower is better
 
 template <class D>
 HWY_INLINE hn::Vec<D> load_float(D d, const float* from) {
