@@ -105,7 +105,7 @@ def microseconds(run, repeats):
 
 
 def check(node):
-    """Raises when the two libraries' results differ: a figure of a wrong result is worth nothing."""
+    """Raises when the two libraries' results differ: a wrong result has no speed."""
     stock, ours = (
         session(node.model(), library=library).run(None, node.feeds())
         for library in (None, LIBRARY)
