@@ -113,7 +113,8 @@ void add_check(CLI::App& app, Action& chosen) {
   std::vector<std::string> names;
   for (const Operator& op : kOperators) names.emplace_back(op.name);
   command->add_option("operator", options->op, "Only this one")->check(CLI::IsMember(names));
-  command->add_option("--seed", options->seed, "Of the operands [the clock]");
+  command->add_option("--seed", options->seed, "Of the operands [the clock]")
+      ->transform(number<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()));
   command->add_flag("--json", options->json, "As one JSON object");
   command->callback([&chosen, options] { chosen = [options] { return check(*options); }; });
 }

@@ -163,7 +163,7 @@ void add_options(CLI::App& command, GenerateOptions& options) {
                      "prompt a line, each a JSON string or an object with a string \"prompt\"; all "
                      "run on one load of the model");
   command.add_option("--max-tokens", options.max_tokens, "Length of the text at most")
-      ->check(CLI::NonNegativeNumber)
+      ->transform(number<std::int64_t>(0, std::numeric_limits<std::int32_t>::max()))
       ->capture_default_str();
   command
       .add_option("--draft", options.draft,
@@ -178,16 +178,17 @@ void add_options(CLI::App& command, GenerateOptions& options) {
             options.draft_tokens_given = true;
           },
           "Drafts a verification at most, and no more than the package captures [7]")
-      ->check(CLI::Range(std::int64_t{1}, kDefaultDrafts));
+      ->transform(number<std::int64_t>(1, kDefaultDrafts));
   command.add_option("--threads", options.threads, "Threads of ONNX Runtime")
-      ->check(CLI::Range(1, 1024))
+      ->transform(number<int>(1, 1024))
       ->capture_default_str();
   command
       .add_option("--temperature", options.temperature,
                   "0 takes the likeliest byte; above, bytes are sampled")
-      ->check(CLI::Range(0.0, 100.0))
+      ->transform(number<double>(0, 100))
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of sampling: equal seeds give equal texts")
+      ->transform(number<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   command.add_flag("--stats", options.stats,
                    "Tokens/s, mean accepted length and time per operator, on standard error");
