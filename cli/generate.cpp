@@ -82,7 +82,8 @@ class GenerateCommand {
           fmt::format("a prompt of {} tokens and --max-tokens {} exceed the model's {} positions",
                       prompt, options_.max_tokens, package_.context_length));
     }
-    return prompt + options_.max_tokens;
+    // The last token is never run: it leaves room for the one that begins the document.
+    return prompt + std::max<std::int64_t>(options_.max_tokens, 1);
   }
 
   std::int64_t draft_tokens() const {
