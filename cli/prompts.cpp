@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
@@ -33,12 +32,20 @@ std::vector<std::string> parse_prompt_lines(const std::string& name, std::string
 }
 
 std::string read_file(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
+  const bool standard = path == "-";
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
+      standard ? nullptr : std::fopen(path.c_str(), "rb"),
+      [](std::FILE* file) { return std::fclose(file); });
+  std::FILE* file = standard ? stdin : opened.get();
+  std::string text;
+  char part[4096];
+  for (std::size_t size = 1; file != nullptr && size > 0; text.append(part, size)) {
+    size = std::fread(part, 1, sizeof part, file);
+  }
   // Opening a folder succeeds and reading it fails.
-  if (!file.is_open() || file.bad()) {
-    throw std::runtime_error(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  if (file == nullptr || std::ferror(file) != 0) {
+    throw std::runtime_error(fmt::format("cannot read {}: {}", standard ? "standard input" : path,
+                                         std::strerror(errno)));
   }
   return text;
 }
