@@ -65,19 +65,22 @@ std::string path_or_error(const json& found) {
                                  : found.at("path").get<std::string>();
 }
 
-void print(const json& info) {
+std::string to_text(const json& info) {
   const json &processor = info.at("processor"), &runtime = info.at("onnxruntime");
-  fmt::print("deltaworks        {}, compiled for the CPU by {}\n",
-             info.at("version").get<std::string>(), info.at("compiler").get<std::string>());
-  fmt::print("processor         {}, {} threads\n", processor.at("name").get<std::string>(),
-             processor.at("threads").get<int>());
-  fmt::print("instruction sets  {}; used: {}\n",
-             fmt::join(processor.at("instruction_sets").get<std::vector<std::string>>(), ", "),
-             processor.at("used").get<std::string>());
-  fmt::print("ONNX Runtime      {}{}\n",
-             runtime.contains("version") ? runtime.at("version").get<std::string>() + ", " : "",
-             path_or_error(runtime));
-  fmt::print("operators for it  {}\n", path_or_error(info.at("operators_library")));
+  std::string text =
+      fmt::format("deltaworks        {}, compiled for the CPU by {}\n",
+                  info.at("version").get<std::string>(), info.at("compiler").get<std::string>());
+  text += fmt::format("processor         {}, {} threads\n", processor.at("name").get<std::string>(),
+                      processor.at("threads").get<int>());
+  text +=
+      fmt::format("instruction sets  {}; used: {}\n",
+                  fmt::join(processor.at("instruction_sets").get<std::vector<std::string>>(), ", "),
+                  processor.at("used").get<std::string>());
+  text += fmt::format(
+      "ONNX Runtime      {}{}\n",
+      runtime.contains("version") ? runtime.at("version").get<std::string>() + ", " : "",
+      path_or_error(runtime));
+  return text + fmt::format("operators for it  {}\n", path_or_error(info.at("operators_library")));
 }
 
 }  // namespace
@@ -92,7 +95,7 @@ void add_info(CLI::App& app, Action& chosen) {
       if (*as_json) {
         write_json(info);
       } else {
-        print(info);
+        write_output(to_text(info));
       }
       return 0;
     };

@@ -2,9 +2,25 @@
 #include <fmt/core.h>
 
 #include <exception>
+#include <iostream>
 
 #include "command.hpp"
+#include "deltaworks/device.hpp"
+#include "deltaworks/error.hpp"
 #include "deltaworks/version.hpp"
+
+namespace {
+
+// The operators read DELTAWORKS_CPU_TARGET when the first of them runs: a wrong one is found here.
+void check_cpu_target() {
+  try {
+    deltaworks::cpu_target();
+  } catch (const deltaworks::InvalidArgument& error) {
+    throw deltaworks::cli::UsageError(error.what());
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   namespace cli = deltaworks::cli;
@@ -19,9 +35,13 @@ int main(int argc, char** argv) {
   cli::add_check(app, chosen);
   try {
     app.parse(argc, argv);
+    check_cpu_target();
     return chosen();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (app.exit(error) != 0) return 2;
+    if (std::cout.flush()) return 0;
+    fmt::print(stderr, "deltaworks: cannot write to standard output\n");
+    return 1;
   } catch (const cli::UsageError& error) {
     fmt::print(stderr, "deltaworks: {}\n", error.what());
     return 2;
