@@ -85,7 +85,26 @@ void Model::create_states() {
   for (const int layer : package_.recurrent_layers) {
     recurrent_states_.push_back(
         layer_state("recurrent", "state_update_recurrent_capsule_names", layer, {1}));
+    if (package_.capture_capacity > 0) check_capsule(recurrent_states_.back());
   }
+}
+
+// The number of key heads is seen in the width alone.
+void Model::check_capsule(const LayerState& state) const {
+  const auto& shape = state.banks[0].shape();
+  if (shape.size() != 4) {
+    throw std::runtime_error(state.past + " has an unexpected rank in the graph, expected 4");
+  }
+  const std::int64_t value_heads = shape[1], value_dim = shape[2], key_dim = shape[3];
+  const std::int64_t others = package_.key_heads * key_dim + value_heads * value_dim;
+  const std::int64_t expected = package_.capture_capacity * (value_heads + others);
+  const std::int64_t per_key = package_.capture_capacity * (value_heads * key_dim + others);
+  const std::int64_t found = state.update->shape().back();
+  if (found == expected || found == per_key) return;
+  throw std::runtime_error(fmt::format(
+      "genai_config.json states key_head_count {} and capacity {}, with which {} would have rows "
+      "of {}; the graph has rows of {}",
+      package_.key_heads, package_.capture_capacity, state.update_name, expected, found));
 }
 
 void Model::check_all_inputs_known() const {

@@ -43,6 +43,7 @@ class Model final : public Sequence {
   void create_states();
   LayerState layer_state(const std::string& kind, const std::string& update_key, int layer,
                          const std::vector<std::int64_t>& update_shape) const;
+  void check_capsule(const LayerState& state) const;
   void check_all_inputs_known() const;
 
   void run(std::span<const std::int32_t> tokens, bool capture);
