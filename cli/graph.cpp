@@ -23,7 +23,16 @@ Ort::Session open_session(const Ort::Env& env, const Package& package,
   if (!options.profile_prefix.empty()) session.EnableProfiling(options.profile_prefix.c_str());
   session.RegisterCustomOpsLibrary(
       find_operators(package.custom_ops_library, package.folder).c_str());
-  return Ort::Session(env, (package.folder / package.model_file).c_str(), session);
+  const auto path = package.folder / package.model_file;
+  try {
+    return Ort::Session(env, path.c_str(), session);
+  } catch (const Ort::Exception& error) {
+    if (std::string(error.what()).find("not a registered function/op") == std::string::npos) throw;
+    const Runtime& runtime = load_runtime();
+    throw std::runtime_error(
+        fmt::format("{}\nThis is ONNX Runtime {} ({}); {} may need a newer one", error.what(),
+                    runtime.version, runtime.path, path.string()));
+  }
 }
 
 }  // namespace
