@@ -28,6 +28,12 @@ def generate(*arguments, **keywords):
     return run("generate", "--model", MODEL, *arguments, **keywords)
 
 
+def link_model(folder, without):
+    for file in MODEL.iterdir():
+        if file.name != without:
+            (folder / file.name).symlink_to(file.resolve())
+
+
 def wrong(*arguments):
     """What a wrong call says."""
     result = run(*arguments, status=2)
@@ -62,6 +68,41 @@ def test_help_and_version():
 )
 def test_wrong_calls(arguments):
     assert wrong(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--max-tokens", "-1", "from 0 to 2147483647"),
+        ("--max-tokens", "5x", "from 0 to 2147483647"),
+        ("--max-tokens", "99999999999999999999", "from 0 to 2147483647"),
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
+        ("--draft-tokens", "8", "from 1 to 7"),
+        ("--threads", "0x2", "from 1 to 1024"),
+        ("--temperature", "nan", "from 0 to 100"),
+        ("--temperature", "inf", "from 0 to 100"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_range(option, value, expected):
+    message = wrong("generate", "--model", ROOT, "--prompt", "x", option, value)
+    line = message.splitlines()[0]
+    assert option in line and f'"{value}"' in line and expected in line
+    assert len(line) < 120
+
+
+def test_a_prompt_file_that_cannot_be_read_is_named(tmp_path):
+    message = wrong("generate", "--model", MODEL, "--prompt-file", tmp_path)
+    assert str(tmp_path) in message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["info"], ["check", "varlen_causal_conv"], ["generate", "--model", MODEL, "--prompt", "x"]],
+)
+def test_an_unknown_instruction_set_is_refused(arguments):
+    result = run(*arguments, status=2, environment={"DELTAWORKS_CPU_TARGET": "FOO"})
+    assert result.stdout == b""
+    assert b"FOO" in result.stderr and b"SSE4" in result.stderr
 
 
 def test_a_folder_that_is_no_package(tmp_path):
@@ -157,12 +198,51 @@ def test_a_prompt_longer_than_the_context_is_refused():
     assert "positions" in message
 
 
-def test_output_that_cannot_be_written_is_an_error():
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["info"],
+        ["info", "--json"],
+        ["check", "varlen_causal_conv"],
+        ["generate", "--model", MODEL, "--prompt", "x"],
+    ],
+)
+def test_output_that_cannot_be_written_is_an_error(arguments):
     with open("/dev/full", "wb") as full:
-        result = subprocess.run(
-            [PROGRAM, "generate", "--model", MODEL, "--prompt", "x"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-        )
+        result = subprocess.run([PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE)
     assert result.returncode == 1
     assert b"standard output" in result.stderr
+
+
+def test_no_tokens_are_an_empty_text():
+    nothing = ["--prompt", "a", "--max-tokens", 0]
+    assert generate(*nothing).stdout == b""
+    assert generate(*nothing, "--verify", "--draft", "lookup", "--stats").stdout == b""
+    result = json.loads(generate(*nothing, "--json", "--verify").stdout)
+    assert result["text"] == "" and result["tokens"] == [] and result["verify"]["equal"]
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_wrong_key_heads_are_found_before_the_text(tmp_path, heads):
+    link_model(tmp_path, without="genai_config.json")
+    config = json.loads((MODEL / "genai_config.json").read_text())
+    for group in config["model"]["decoder"]["state_groups"]:
+        update = group.get("state_update", {})
+        if "key_head_count" in update:
+            assert update["key_head_count"] != heads
+            update["key_head_count"] = heads
+    (tmp_path / "genai_config.json").write_text(json.dumps(config))
+    result = run("generate", "--model", tmp_path, "--prompt", PROMPT, "--draft", "lookup", status=1)
+    assert result.stdout == b""
+    assert f"key_head_count {heads}".encode() in result.stderr
+
+
+def test_an_operator_that_onnxruntime_lacks_names_its_version(tmp_path):
+    link_model(tmp_path, without="model.onnx")
+    graph = (MODEL / "model.onnx").read_bytes()
+    (tmp_path / "model.onnx").write_bytes(graph.replace(b"GatedRMSNorm", b"GatedRMSNor2"))
+    message = run("generate", "--model", tmp_path, "--prompt", "x", status=1).stderr.decode()
+    version = json.loads(run("info", "--json").stdout)["onnxruntime"]["version"]
+    assert "GatedRMSNor2" in message and f"ONNX Runtime {version}" in message
+    assert "newer" in message
