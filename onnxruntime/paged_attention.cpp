@@ -9,6 +9,7 @@
 #include "contract/paged_attention.hpp"
 #include "contract/values.hpp"
 #include "custom_op.hpp"
+#include "paged_attention.hpp"
 
 namespace deltaworks::ort {
 
@@ -129,8 +130,8 @@ class PagedAttention final : public Kernel {
         .key = g.packed ? rows(kQuery, g.heads, g.kv_heads) : rows(kKey, 0, g.kv_heads),
         .value =
             g.packed ? rows(kQuery, g.heads + g.kv_heads, g.kv_heads) : rows(kValue, 0, g.kv_heads),
-        .key_cache = cache(call, kKeyCache, kKeyCacheOut),
-        .value_cache = cache(call, kValueCache, kValueCacheOut),
+        .key_cache = input_cache(call, kKeyCache),
+        .value_cache = input_cache(call, kValueCache),
         .cu_seqlens = call.view<std::int32_t, 1>(kOffsets),
         .past_seqlens = call.view<std::int32_t, 1>(kPastSeqlens),
         .block_table = call.view<std::int32_t, 2>(kBlockTable),
@@ -150,22 +151,51 @@ class PagedAttention final : public Kernel {
       args.cos_cache = call.view<T, 2>(kCosCache);
       args.sin_cache = call.view<T, 2>(kSinCache);
     }
+    move_caches(call, args);
     paged_attention(call.device(), args);
   }
 
  private:
-  // The operator updates its caches in place, so an output that is not bound to the cache's memory
-  // starts as a copy. Without the output the input itself is updated, as on CUDA.
-  static View<T, 4> cache(Call& call, Input input, Output output) {
-    const View<const T, 4> before = call.view<T, 4>(input);
-    if (const auto after = call.optional_output<T, 4>(output, before.extents())) {
-      if (after->data() != before.data() && before.size() > 0) {
-        std::memcpy(after->data(), before.data(),
-                    static_cast<std::size_t>(before.size()) * sizeof(T));
-      }
-      return *after;
+  // Without a cache output the input itself is updated, as on CUDA.
+  static View<T, 4> input_cache(const Call& call, Input input) {
+    const View<const T, 4> cache = call.view<T, 4>(input);
+    return {const_cast<T*>(cache.data()), cache.extents()};
+  }
+
+  // The operator updates its caches in place, so an output with memory of its own starts as a copy
+  // of the input. A call that will be refused copies nothing.
+  static void move_caches(Call& call, PagedAttentionArgs<T>& args) {
+    const View<T, 4> key = args.key_cache, value = args.value_cache;
+    const auto key_out = call.optional_output<T, 4>(kKeyCacheOut, key.extents());
+    const auto value_out = call.optional_output<T, 4>(kValueCacheOut, value.extents());
+    const auto moves = [](const auto& out, const View<T, 4>& in) {
+      return out && out->data() != in.data() && in.size() > 0;
+    };
+    if (!moves(key_out, key) && !moves(value_out, value)) return;
+    check_paged_attention(args);
+    const auto check = [&](const char* output, const auto& out, const char* twin) {
+      if (!out) return;
+      contract::check_overlap(
+          kName,
+          {contract::range_of("key_cache", key), contract::range_of("value_cache", value),
+           contract::range_of("query", args.query), contract::range_of("key", args.key),
+           contract::range_of("value", args.value), contract::range_of("output", args.output)},
+          {contract::range_of(output, *out)}, twin, output);
+    };
+    check("key_cache_out", key_out, "key_cache");
+    check("value_cache_out", value_out, "value_cache");
+    if (key_out && value_out) {
+      contract::check_overlap(kName, {},
+                              {contract::range_of("key_cache_out", *key_out),
+                               contract::range_of("value_cache_out", *value_out)});
     }
-    return {const_cast<T*>(before.data()), before.extents()};
+    for (const auto& [out, cache] :
+         {std::pair{key_out, &args.key_cache}, std::pair{value_out, &args.value_cache}}) {
+      if (!moves(out, *cache)) continue;
+      const auto bytes = static_cast<std::size_t>(cache->size()) * sizeof(T);
+      std::memcpy(out->data(), cache->data(), bytes);
+      *cache = *out;
+    }
   }
 
   Attributes attributes_;

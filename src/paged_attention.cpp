@@ -1,4 +1,4 @@
-#include "deltaworks/paged_attention.hpp"
+#include "paged_attention.hpp"
 
 #include <fmt/format.h>
 
@@ -155,16 +155,26 @@ void check_writes(const PagedAttentionArgs<T>& args, const Geometry& g) {
 
 template <class T>
 void run(const Cpu& device, const PagedAttentionArgs<T>& args) {
-  const Geometry geometry = geometry_of(args);
-  check_memory(args);
-  contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
-  for (std::int64_t b = 0; b < geometry.sequences; ++b) check_sequence(args, geometry, b);
-  check_writes(args, geometry);
+  const Geometry geometry = check_paged_attention(args);
   cpu::ensure_target();
   cpu::paged_attention(device, geometry, args);
 }
 
 }  // namespace
+
+template <class T>
+Geometry check_paged_attention(const PagedAttentionArgs<T>& args) {
+  const Geometry geometry = geometry_of(args);
+  check_memory(args);
+  contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
+  for (std::int64_t b = 0; b < geometry.sequences; ++b) check_sequence(args, geometry, b);
+  check_writes(args, geometry);
+  return geometry;
+}
+
+template Geometry check_paged_attention(const PagedAttentionArgs<float>&);
+template Geometry check_paged_attention(const PagedAttentionArgs<Float16>&);
+template Geometry check_paged_attention(const PagedAttentionArgs<BFloat16>&);
 
 void paged_attention(const Cpu& device, const PagedAttentionArgs<float>& args) {
   run(device, args);

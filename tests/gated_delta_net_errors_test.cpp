@@ -122,7 +122,24 @@ const BadCall kBadCalls[] = {
     {"Scale", [](Args& a) { a.scale = std::numeric_limits<float>::quiet_NaN(); },
      "scale is NaN, expected a number"},
     {"LowerBound", [](Args& a) { a.gate_lower_bound = 1; },
-     "gate_lower_bound is 1, expected 0 or less"},
+     "gate_lower_bound is 1, expected a finite number of 0 or less"},
+    {"InfiniteLowerBound",
+     [](Args& a) { a.gate_lower_bound = -std::numeric_limits<float>::infinity(); },
+     "gate_lower_bound is -inf, expected a finite number of 0 or less"},
+    {"NoSuchRule", [](Args& a) { a.update_rule = static_cast<UpdateRule>(9); },
+     "update_rule or gate_activation is no value of its enumeration"},
+    {"HugeCapacity", [](Args& a) { a.state_update_capacity = (std::int64_t{1} << 62) + 1; },
+     "state_update has shape [2, 4611686018427387905, 4, 14], expected less than 2^60 elements"},
+    {"HugeExtent",
+     [](Args& a) {
+       a.value = {nullptr, {5, 4, std::int64_t{1} << 60}};
+     },
+     "initial_state has shape"},
+    {"HugePitch",
+     [](Args& a) {
+       a.query = {scratch, {5, 2, 8}, std::numeric_limits<std::int64_t>::max()};
+     },
+     "query has row stride 9223372036854775807, expected less than 2^60"},
     {"OffsetsFall", [](Args& a) { a.cu_seqlens = ints(kFalls); },
      "cu_seqlens falls from 4 to 3 at sequence 1"},
     {"OffsetsStart", [](Args& a) { a.cu_seqlens = ints(kLate); },

@@ -55,10 +55,9 @@ TEST_P(GatedDeltaNetTest, ServesTheWidestKeys) {
   for (const bool per_key : {false, true}) {
     for (const std::int64_t key_dim : {256, 2047, 2048}) {
       Random random(700 + key_dim);
-      const GatedDeltaNetProblem<float> problem(random, {.cu_seqlens = {0, 3},
-                                                         .key_dim = key_dim,
-                                                         .value_dim = 11,
-                                                         .decay_per_key = per_key});
+      const GatedDeltaNetProblem<float> problem(
+          random,
+          {.cu_seqlens = {0, 3}, .key_dim = key_dim, .value_dim = 11, .decay_per_key = per_key});
       const auto expected = reference::gated_delta_net(problem.args());
       const auto actual = problem.run();
       EXPECT_TRUE(near(actual.output, expected.output)) << key_dim;

@@ -1,6 +1,8 @@
 // What paged_attention refuses: by name, with what came and what was expected, and nothing written.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include <functional>
 
 #include "contract/paged_attention.hpp"
@@ -105,6 +107,9 @@ TEST(PagedAttentionRefusalTest, ShapesAndAttributes) {
   expect_refused([](Problem&, Args& a) { a.rotary_offset = 2; },
                  "cos_cache has 4 columns and rotary_offset is 2, expected rotary_offset + 2 · "
                  "columns <= 8, the width of a head");
+  expect_refused(
+      [](Problem&, Args& a) { a.rotary_offset = std::numeric_limits<std::int64_t>::max(); },
+      "rotary_offset is 9223372036854775807, expected 0 to 1024");
   expect_refused([](Problem&, Args& a) { a.local_window_size = 0; },
                  "local_window_size is 0, expected -1 or at least 1");
   expect_refused([](Problem&, Args& a) { a.softcap = -1; },
@@ -115,8 +120,7 @@ TEST(PagedAttentionRefusalTest, ShapesAndAttributes) {
       [](Problem& p, Args& a) {
         a.key = view_of<3>(p.key, {5, 4, 8});
       },
-      "num_heads is 6 and kv_num_heads is 4, expected positive numbers and a multiple of "
-      "kv_num_heads");
+      "num_heads is 6 and kv_num_heads is 4, expected 1 to 1048576 and a multiple of kv_num_heads");
 }
 
 TEST(PagedAttentionRefusalTest, Memory) {

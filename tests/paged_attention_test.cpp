@@ -255,6 +255,36 @@ TEST_P(PagedAttentionTest, LargeLogitsAndSinksStayFinite) {
   for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(output[i], 0);  // the sink takes all the weight
 }
 
+// A block of the cache whose logits are all −infinity weighs nothing, wherever the others lie.
+TEST_P(PagedAttentionTest, BlocksOfInfinitelyLowLogitsWeighNothing) {
+  Random random(15);
+  PagedOptions o{.kv_heads = 1, .group = 1, .head_dim = 8, .block_size = 64};
+  PagedProblem<float> problem(o, {64}, {1}, random);
+  std::fill(problem.query.begin(), problem.query.end(), 10.0f);
+  for (std::int64_t position = 0; position < 64; ++position) {
+    std::fill_n(problem.key_cache.data() + problem.cache_row(0, position) * 8, 8, -3e38f);
+  }
+  EXPECT_TRUE(same_bits(problem.run(), problem.value));
+}
+
+// Any operand may be pitched, one-dimensional ones too.
+TEST_P(PagedAttentionTest, OffsetsAndWeightsMayBePitched) {
+  Random random(16);
+  PagedOptions o{.kv_heads = 1, .group = 2, .head_dim = 8, .norm = true};
+  PagedProblem<float> problem(o, {3, 0}, {2, 3}, random);
+  auto spread = problem;
+  Buffer<float> output(problem.tokens() * 2 * 8);
+  auto args = spread.args(output);
+  const std::vector<std::int32_t> offsets{0, 99, 2, 99, 5};
+  std::vector<float> weights(2 * 8, std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t i = 0; i < 8; ++i) weights[2 * i] = problem.k_norm[i];
+  args.cu_seqlens = {offsets.data(), {3}, 2};
+  args.k_norm_weight = View<const float, 1>{weights.data(), {8}, 2};
+  paged_attention(Cpu{}, args);
+  EXPECT_TRUE(same_bits(output.values(), problem.run()));
+  EXPECT_TRUE(same_bits(spread.key_cache.values(), problem.key_cache.values()));
+}
+
 TEST_P(PagedAttentionTest, ServesNoTokensAndNoSequences) {
   Random random(13);
   PagedProblem<float> none({}, {}, {}, random), empty({}, {7, 0}, {0, 0}, random);

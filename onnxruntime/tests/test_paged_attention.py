@@ -140,3 +140,26 @@ def test_shapes_may_be_unknown_at_creation(mark):
     outputs = run(node, symbolic=[mark + name for name in node.feeds()])
     for name in expected:
         assert_same_bits(outputs[name], expected[name], name)
+
+
+def test_a_refused_call_copies_no_cache():
+    problem = Problem()
+    node = problem.node()
+    feeds = {name: array.copy() for name, array in node.feeds().items()}
+    feeds["block_table"][1, 0] = -1
+    outputs = node.poisoned()
+    before = {name: array.copy() for name, array in outputs.items()}
+    with pytest.raises(Exception, match=r"block_table\[1, 0\] is -1"):
+        run_bound(session(node.model()), feeds, outputs)
+    for name, array in before.items():
+        assert_same_bits(outputs[name], array, name)
+
+
+def test_a_cache_output_in_the_other_cache_is_refused():
+    node = Problem().node()
+    feeds = {name: array.copy() for name, array in node.feeds().items()}
+    outputs = node.poisoned() | {"key_cache_out": feeds["value_cache"]}
+    before = feeds["value_cache"].copy()
+    with pytest.raises(Exception, match="PagedAttention: key_cache_out overlaps value_cache"):
+        run_bound(session(node.model()), feeds, outputs)
+    assert_same_bits(feeds["value_cache"], before, "value_cache")

@@ -169,10 +169,12 @@ void check_heads(Checker& check, const GatedDeltaNetGeometry& g) {
                   "value has {} heads, expected a positive multiple of the {} key heads",
                   g.value_heads, g.key_heads);
   }
-  check.require(g.key_dim == kUnknown || (g.key_dim > 0 && g.key_dim <= kMaxKeyDim),
-                "key has key_dim {}, expected 1 to {}", g.key_dim, kMaxKeyDim);
-  check.require(g.value_dim == kUnknown || g.value_dim > 0,
-                "value has value_dim {}, expected 1 or more", g.value_dim);
+  check.require(g.key_dim == kUnknown || g.key_dim > 0, "key_dim is {}, expected 1 or more",
+                g.key_dim);
+  check.require(g.value_dim == kUnknown || g.value_dim > 0, "value_dim is {}, expected 1 or more",
+                g.value_dim);
+  check.size("initial_state", {g.slots, g.value_heads, g.value_dim, g.key_dim});
+  check.size("state_update", {g.sequences, g.capacity, g.value_heads, g.key_dim + g.value_dim});
 }
 
 template <class Enum>
@@ -197,7 +199,11 @@ Outcome<GatedDeltaNetGeometry> gated_delta_net(std::string_view op,
   check.together("value", in.value.has_value(), in.key.has_value(),
                  "key and value come together, or both are packed into query");
   check.require(!std::isnan(in.scale), "scale is NaN, expected a number");
-  check.require(in.gate_lower_bound <= 0, "gate_lower_bound is {}, expected 0 or less",
+  check.require(
+      in.update_rule <= UpdateRule::kGatedDelta && in.gate_activation <= GateActivation::kSigmoid,
+      "update_rule or gate_activation is no value of its enumeration");
+  check.require(std::isfinite(in.gate_lower_bound) && in.gate_lower_bound <= 0,
+                "gate_lower_bound is {}, expected a finite number of 0 or less",
                 in.gate_lower_bound);
   if (!check.ok()) return check.complaint();
   const bool batched = in.query.rank == (in.key ? 4 : 3);
@@ -209,8 +215,10 @@ Outcome<GatedDeltaNetGeometry> gated_delta_net(std::string_view op,
   if (check.ok()) check_sequences(check, in, g, batched);
   if (check.ok()) check_gates(check, in, g, batched);
   if (check.ok()) check_capture(check, in, g);
-  if (check.ok()) check_heads(check, g);
   if (!in.slots_in) g.slots = g.sequences;
+  if (check.ok()) check_heads(check, g);
+  check.require(g.key_dim <= kMaxKeyDim, "key has key_dim {}, expected at most {}", g.key_dim,
+                kMaxKeyDim);
   if (!check.ok()) return check.complaint();
   return g;
 }
@@ -229,11 +237,11 @@ Outcome<GatedDeltaNetGeometry> replay_gated_delta_state(std::string_view op,
   check.shape("count", in.count, {&g.sequences});
   check.require(g.capacity > 0, "state_update_capacity is {}, expected 1 or more", g.capacity);
   check.require(g.key_heads > 0, "key_heads is {}, expected 1 or more", g.key_heads);
+  g.slots = g.sequences;
   if (check.ok()) check_heads(check, g);
   std::int64_t row = kUnknown;
   check.shape("state_update", in.state_update, {&g.sequences, &row});
   if (!check.ok()) return check.complaint();
-  g.slots = g.sequences;
   if (row == kUnknown || g.value_heads == kUnknown || g.value_dim == kUnknown ||
       g.key_dim == kUnknown) {
     return g;

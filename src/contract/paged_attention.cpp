@@ -54,10 +54,11 @@ void check_flags(Checker& check, const Operands& in) {
 }
 
 void check_attributes(Checker& check, const Operands& in) {
-  check.require(in.num_heads >= 1 && in.kv_num_heads >= 1 && in.num_heads % in.kv_num_heads == 0,
-                "num_heads is {} and kv_num_heads is {}, expected positive numbers and "
-                "a multiple of kv_num_heads",
-                in.num_heads, in.kv_num_heads);
+  check.require(in.num_heads >= 1 && in.kv_num_heads >= 1 && in.num_heads <= kMaxHeads &&
+                    in.num_heads % in.kv_num_heads == 0,
+                "num_heads is {} and kv_num_heads is {}, expected 1 to {} and a multiple of "
+                "kv_num_heads",
+                in.num_heads, in.kv_num_heads, kMaxHeads);
   check_flags(check, in);
   check.require(std::isfinite(in.scale), "scale is {}, expected a finite number", in.scale);
   check.require(std::isfinite(in.softcap) && in.softcap >= 0,
@@ -66,8 +67,8 @@ void check_attributes(Checker& check, const Operands& in) {
                 "local_window_size is {}, expected -1 or at least 1", in.local_window_size);
   check.require(std::isfinite(in.qk_norm_epsilon) && in.qk_norm_epsilon >= 0,
                 "qk_norm_epsilon is {}, expected 0 or a positive number", in.qk_norm_epsilon);
-  check.require(in.rotary_offset >= 0, "rotary_offset is {}, expected at least 0",
-                in.rotary_offset);
+  check.require(in.rotary_offset >= 0 && in.rotary_offset <= kMaxHeadDim,
+                "rotary_offset is {}, expected 0 to {}", in.rotary_offset, kMaxHeadDim);
 }
 
 void check_dtypes(Checker& check, const Operands& in) {
@@ -137,6 +138,8 @@ void check_rotary(Checker& check, const Operands& in, Geometry& g) {
     g.rotary_dim = kUnknown;
     return;
   }
+  check.require(pairs <= kMaxHeadDim / 2, "cos_cache has {} columns, expected at most {}", pairs,
+                kMaxHeadDim / 2);
   g.rotary_dim = 2 * pairs;
   check.require(g.head_dim == kUnknown || in.rotary_offset + g.rotary_dim <= g.head_dim,
                 "cos_cache has {} columns and rotary_offset is {}, expected rotary_offset + 2 · "

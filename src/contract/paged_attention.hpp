@@ -9,7 +9,8 @@
 
 namespace deltaworks::contract {
 
-inline constexpr std::int64_t kMaxHeadDim = 1024;  // rows of a tile lie on the kernel's stack
+inline constexpr std::int64_t kMaxHeads = 1 << 20;  // products of extents stay far from overflow
+inline constexpr std::int64_t kMaxHeadDim = 1024;   // rows of a tile lie on the kernel's stack
 
 // Names and defaults are those of com.microsoft::PagedAttention, except for cu_seqlens (there
 // cumulative_sequence_length).

@@ -1,6 +1,9 @@
 #include "contract/tensor.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
 
 namespace deltaworks::contract {
 
@@ -54,6 +57,20 @@ void Checker::shape(std::string_view argument, const Tensor& tensor,
   if (!fits) {
     fail(fmt::format("{} has shape {}, expected {}", argument, to_string(tensor),
                      dims_to_string(expected.data(), tensor.rank)));
+  }
+}
+
+void Checker::size(std::string_view argument, std::initializer_list<std::int64_t> extents) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max() / 8;
+  std::int64_t size = 1;
+  for (const std::int64_t extent : extents) {
+    if (extent <= 0) return;  // unknown or empty
+    if (size > kLargest / extent) {
+      fail(fmt::format("{} has shape [{}], expected less than 2^60 elements", argument,
+                       fmt::join(extents, ", ")));
+      return;
+    }
+    size *= extent;
   }
 }
 

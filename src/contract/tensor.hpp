@@ -74,6 +74,8 @@ class Checker {
              std::initializer_list<std::int64_t*> extents) {
     if (tensor) shape(argument, *tensor, extents);
   }
+  // The elements of an operand of these extents can be counted and addressed.
+  void size(std::string_view argument, std::initializer_list<std::int64_t> extents);
   // Both or neither: a complaint names the one that is missing.
   void together(std::string_view argument, bool given, bool expected, std::string_view reason);
 

@@ -1,7 +1,9 @@
 #include "contract/values.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace deltaworks::contract {
@@ -89,11 +91,18 @@ void check_overlap(std::string_view op, std::initializer_list<Range> read,
 
 void check_extents(std::string_view op, std::string_view argument, const std::int64_t* extents,
                    std::size_t rank) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 60;
+  std::int64_t size = 1;
   for (std::size_t dim = 0; dim < rank; ++dim) {
     if (extents[dim] < 0) {
       throw InvalidArgument(fmt::format("{}: {} has extent {} in dimension {}, expected 0 or more",
                                         op, argument, extents[dim], dim));
     }
+    if (extents[dim] > kLargest / std::max<std::int64_t>(size, 1)) {
+      throw InvalidArgument(fmt::format("{}: {} has shape [{}], expected less than 2^60 elements",
+                                        op, argument, fmt::join(extents, extents + rank, ", ")));
+    }
+    size *= std::max<std::int64_t>(extents[dim], 1);
   }
 }
 
@@ -102,6 +111,12 @@ void check_memory(std::string_view op, std::string_view argument, const void* da
   if (rows > 1 && row_stride < row_size) {
     throw InvalidArgument(fmt::format("{}: {} has row stride {}, expected at least the row size {}",
                                       op, argument, row_stride, row_size));
+  }
+  if (rows > 1 && row_stride > (std::int64_t{1} << 60) / rows) {
+    throw InvalidArgument(
+        fmt::format("{}: {} has row stride {}, expected less than 2^60 elements "
+                    "for all {} rows",
+                    op, argument, row_stride, rows));
   }
   if (data == nullptr && rows > 0 && row_size > 0) {
     throw InvalidArgument(

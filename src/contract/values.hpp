@@ -65,7 +65,8 @@ void check_overlap(std::string_view op, std::initializer_list<Range> read,
                    std::initializer_list<Range> written, std::string_view in_place = {},
                    std::string_view twin = {});
 
-// No extent is negative: a view, unlike an operand of a graph, knows them all.
+// No extent is negative (a view, unlike an operand of a graph, knows them all), and the elements can
+// be counted.
 void check_extents(std::string_view op, std::string_view argument, const std::int64_t* extents,
                    std::size_t rank);
 

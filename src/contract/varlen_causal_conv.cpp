@@ -23,22 +23,6 @@ void check_element(Checker& check, std::string_view argument, const Tensor& tens
   check.fail(fmt::format("{} has type int32, expected float32, float16 or bfloat16", argument));
 }
 
-// Bytes of any operand, and offsets into it, fit in int64.
-void check_size(Checker& check, std::string_view argument,
-                std::initializer_list<std::int64_t> extents) {
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max() / 8;
-  std::int64_t size = 1;
-  for (const std::int64_t extent : extents) {
-    if (extent <= 0) return;  // unknown or empty
-    if (size > kLargest / extent) {
-      check.fail(fmt::format("{} has shape [{}], expected less than 2^60 elements", argument,
-                             fmt::join(extents, ", ")));
-      return;
-    }
-    size *= extent;
-  }
-}
-
 void shape_of_weight(Checker& check, const VarlenCausalConvOperands& operands,
                      VarlenCausalConvGeometry& shape) {
   std::int64_t one = 1;
@@ -134,10 +118,10 @@ Outcome<VarlenCausalConvGeometry> varlen_causal_conv(std::string_view op,
   shape_of_states(check, operands, shape);
   shape_of_capture(check, operands, shape);
   check.shape("output", operands.output, {&shape.tokens, &shape.channels});
-  check_size(check, "input", {shape.tokens, shape.channels});
-  check_size(check, "weight", {shape.channels, 1, shape.width});
-  check_size(check, "initial_state", {shape.slots, shape.channels, shape.history});
-  check_size(check, "state_update", {shape.sequences, shape.capacity, shape.channels});
+  check.size("input", {shape.tokens, shape.channels});
+  check.size("weight", {shape.channels, 1, shape.width});
+  check.size("initial_state", {shape.slots, shape.channels, shape.history});
+  check.size("state_update", {shape.sequences, shape.capacity, shape.channels});
   if (!check.ok()) return check.complaint();
   return shape;
 }
@@ -168,8 +152,8 @@ Outcome<ReplayConvStateGeometry> replay_conv_state(std::string_view op,
   check.shape("count", operands.count, {&shape.sequences});
   check.shape("final_state", operands.final_state,
               {&shape.sequences, &shape.channels, &shape.history});
-  check_size(check, "initial_state", {shape.sequences, shape.channels, shape.history});
-  check_size(check, "state_update", {shape.sequences, shape.capacity, shape.channels});
+  check.size("initial_state", {shape.sequences, shape.channels, shape.history});
+  check.size("state_update", {shape.sequences, shape.capacity, shape.channels});
   if (!check.ok()) return check.complaint();
   return shape;
 }

@@ -282,11 +282,14 @@ HWY_INLINE void softmax(D d, const Logit& logit, float* weights, std::int64_t be
     }
   }
   largest = reduce(d, largest, Largest());
-  Quad sum = zero_quad(d);
+  Quad sum = zero_quad(d), base;  // a row whose logits are all −infinity so far has weights of zero
+  for (int p = 0; p < kParts; ++p) {
+    base.part[p] = hn::IfThenZeroElse(hn::Eq(largest.part[p], hidden), largest.part[p]);
+  }
   for (std::int64_t q = begin; q < end; ++q) {
     for (int p = 0; p < kParts; ++p) {
       float* at = weights + q * kQuad + p * kLanes;
-      auto weight = exp(d, hn::Sub(hn::Load(d, at), largest.part[p]));
+      auto weight = exp(d, hn::Sub(hn::Load(d, at), base.part[p]));
       if (bounds != nullptr) {
         const auto seen = visible(d, static_cast<float>(4 * q), bounds, bounds + kQuad, p);
         weight = hn::IfThenElseZero(seen, weight);

@@ -87,8 +87,7 @@ HWY_INLINE void prepare(const PagedAttentionArgs<T>& args, const T* from,
   if (weight) {
     const float squares = dot8(head, head, static_cast<std::size_t>(dim));
     const float factor = 1.0f / std::sqrt(squares / static_cast<float>(dim) + args.qk_norm_epsilon);
-    const T* const w = weight->data();
-    for (std::int64_t i = 0; i < dim; ++i) head[i] = head[i] * factor * to_float(w[i]);
+    for (std::int64_t i = 0; i < dim; ++i) head[i] = head[i] * factor * to_float((*weight)(i));
   }
   if (args.cos_cache) rotate(args, position, head);
 }
@@ -113,11 +112,10 @@ void write_cache_row(const PagedAttentionArgs<T>& args, const Geometry& g, std::
 
 template <class T>
 void write_caches(const PagedAttentionArgs<T>& args, const Geometry& g, Span tokens) {
-  const std::int32_t* const offsets = args.cu_seqlens.data();
-  std::int64_t b = std::upper_bound(offsets, offsets + g.sequences + 1, tokens.begin) - offsets - 1;
+  std::int64_t b = 0;
   for (std::int64_t token = tokens.begin; token < tokens.end; ++token) {
-    while (offsets[b + 1] <= token) ++b;
-    const std::int64_t position = args.past_seqlens(b) + token - offsets[b];
+    while (args.cu_seqlens(b + 1) <= token) ++b;
+    const std::int64_t position = args.past_seqlens(b) + token - args.cu_seqlens(b);
     std::int64_t block = 0, slot = 0;
     if (args.slot_mapping) {
       const std::int64_t row = (*args.slot_mapping)(token);
