@@ -72,18 +72,27 @@ def text_of(tokens: list[int]) -> str:
     return bytes(t for t in tokens if t < END_OF_DOCUMENT).decode(errors="replace")
 
 
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/demo")
     parser.add_argument("--library-folder", type=pathlib.Path, default=ROOT / "build/release/lib")
     parser.add_argument("--prompt", action="append", help="instead of the three built in; repeats")
-    parser.add_argument("--max-tokens", type=int, default=120)
+    parser.add_argument("--max-tokens", type=positive, default=120)
     parser.add_argument("--json", action="store_true", help="tokens and steps for programs")
     args = parser.parse_args()
     library = args.library_folder / "libdeltaworks_onnxruntime.so"
     if not library.exists():
         sys.exit(f"{library} is missing: run scripts/setup.sh, or name its folder")
     model_folder = args.model.resolve()
+    if not (model_folder / "genai_config.json").exists():
+        sys.exit(f"{model_folder} has no genai_config.json: name a model's folder with --model")
     os.chdir(args.library_folder)  # GenAI looks for the library here or in the model's folder
     engine = og.Engine(og.Model(str(model_folder)))
 
