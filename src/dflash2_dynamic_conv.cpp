@@ -1,0 +1,88 @@
+#include "deltaworks/dflash2_dynamic_conv.hpp"
+
+#include <fmt/format.h>
+
+#include "contract/dflash2_dynamic_conv.hpp"
+#include "contract/values.hpp"
+#include "cpu/dflash2_dynamic_conv.hpp"
+#include "cpu/target.hpp"
+
+namespace deltaworks {
+
+namespace {
+
+constexpr std::string_view kOp = "dflash2_dynamic_conv";
+
+template <class T, class R, class Base>
+contract::DFlash2DynamicConvGeometry geometry_of(const DFlash2DynamicConvArgs<T, R, Base>& args) {
+  using contract::describe;
+  if (args.stage != DFlash2Stage::kPrepare && args.stage != DFlash2Stage::kResidual) {
+    throw InvalidArgument(fmt::format("{}: stage is {}, expected kPrepare or kResidual", kOp,
+                                      static_cast<int>(args.stage)));
+  }
+  if (args.arithmetic != DFlash2Arithmetic::kFloat32 &&
+      args.arithmetic != DFlash2Arithmetic::kActivation) {
+    throw InvalidArgument(fmt::format("{}: arithmetic is {}, expected kFloat32 or kActivation", kOp,
+                                      static_cast<int>(args.arithmetic)));
+  }
+  return contract::value_or_throw(
+      contract::dflash2_dynamic_conv(kOp, {.input = describe(args.input),
+                                           .dynamic = describe(args.dynamic),
+                                           .base = describe(args.base),
+                                           .residual = describe(args.residual),
+                                           .output = describe(args.output),
+                                           .stage = args.stage,
+                                           .rows_per_lane = args.rows_per_lane,
+                                           .groups = args.groups}));
+}
+
+template <class T, class R, class Base>
+void run(const Cpu& device, const DFlash2DynamicConvArgs<T, R, Base>& args) {
+  using contract::range_of;
+  const contract::DFlash2DynamicConvGeometry geometry = geometry_of(args);
+  contract::check_memory(kOp, "input", args.input);
+  contract::check_memory(kOp, "dynamic", args.dynamic);
+  contract::check_memory(kOp, "base", args.base);
+  contract::check_memory(kOp, "residual", args.residual);
+  contract::check_memory(kOp, "output", args.output);
+  contract::check_overlap(kOp,
+                          {range_of("input", args.input), range_of("dynamic", args.dynamic),
+                           range_of("base", args.base), range_of("residual", args.residual)},
+                          {range_of("output", args.output)});
+  cpu::ensure_target();
+  cpu::dflash2_dynamic_conv(device, geometry, args);
+}
+
+}  // namespace
+
+void dflash2_dynamic_conv(const Cpu& device, const DFlash2DynamicConvArgs<float>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cpu& device,
+                          const DFlash2DynamicConvArgs<float, float, BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cpu& device, const DFlash2DynamicConvArgs<Float16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cpu& device,
+                          const DFlash2DynamicConvArgs<Float16, Float16, BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cpu& device,
+                          const DFlash2DynamicConvArgs<Float16, float, Float16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cpu& device,
+                          const DFlash2DynamicConvArgs<Float16, float, BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cpu& device, const DFlash2DynamicConvArgs<BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cpu& device,
+                          const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>& args) {
+  run(device, args);
+}
+
+}  // namespace deltaworks
