@@ -27,7 +27,8 @@ std::string message_of(const std::string& op, std::string_view what) {
   for (const std::string_view known :
        {std::string_view(op), std::string_view("varlen_causal_conv"),
         std::string_view("replay_conv_state"), std::string_view("gated_delta_net"),
-        std::string_view("replay_gated_delta_state"), std::string_view("paged_attention")}) {
+        std::string_view("replay_gated_delta_state"), std::string_view("paged_attention"),
+        std::string_view("dflash2_dynamic_conv")}) {
     if (what.substr(0, known.size()) != known || what.substr(known.size(), 2) != ": ") continue;
     what.remove_prefix(known.size() + 2);
     break;

@@ -63,5 +63,6 @@ std::vector<Operator> gated_delta_net_operators();
 std::vector<Operator> paged_attention_operators();
 std::vector<Operator> state_replay_operators();  // com.microsoft: one sequence inside large buffers
 std::vector<Operator> replay_operators();        // deltaworks: a batch
+std::vector<Operator> dflash2_dynamic_conv_operators();  // deltaworks
 
 }  // namespace deltaworks::ort

@@ -38,7 +38,7 @@ struct Domains {
       : microsoft(api, "com.microsoft",
                   {varlen_causal_conv_operators(), gated_delta_net_operators(),
                    paged_attention_operators(), state_replay_operators()}),
-        deltaworks(api, "deltaworks", {replay_operators()}) {}
+        deltaworks(api, "deltaworks", {replay_operators(), dflash2_dynamic_conv_operators()}) {}
 };
 
 // A process may hold more than one ONNX Runtime; each gets domains of its own.
