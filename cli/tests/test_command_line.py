@@ -125,6 +125,7 @@ def test_check():
     checked = json.loads(run("check", "--json", "--seed", "1").stdout)
     assert checked["within"]
     assert {result["operator"] for result in checked["results"]} >= {
+        "dflash2_dynamic_conv",
         "gated_delta_net",
         "paged_attention",
         "varlen_causal_conv",
