@@ -47,6 +47,9 @@ template <class T>
   for (const double e : expected) scale = std::max(scale, std::abs(e));
   const double allowed = factor * tolerance<T>() * scale;
   for (std::size_t i = 0; i < actual.size(); ++i) {
+    // What no finite element of the type can hold is an infinity.
+    const float rounded = to_float(from_float<T>(static_cast<float>(expected[i])));
+    if (std::isinf(rounded) && to_float(actual[i]) == rounded) continue;
     const double error = std::abs(static_cast<double>(to_float(actual[i])) - expected[i]);
     if (!(error <= allowed)) {
       return ::testing::AssertionFailure() << "element " << i << " is " << to_float(actual[i])
