@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace deltaworks::ort {
@@ -23,41 +23,53 @@ std::string read_string(const OrtApi& api, const Read& read) {
   return text;
 }
 
-// An object of ONNX Runtime's, with the function of the interface that releases it.
-template <class T, class Release>
-std::unique_ptr<T, Release> owned(T* object, Release release) {
-  return {object, release};
-}
-
 bool succeeds(const OrtApi& api, OrtStatus* status) {
   if (status == nullptr) return true;
   api.ReleaseStatus(status);
   return false;
 }
 
-DType dtype_of_element(ONNXTensorElementDataType type) {
-  switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16: return DType::kFloat16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16: return DType::kBFloat16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return DType::kInt32;
-    default: return DType::kFloat32;  // or int64 metadata, of which no contract asks the type
+// An attribute's value, if ONNX Runtime reads it as one of this kind.
+std::optional<Attribute> read_attribute(const OrtApi& api, const OrtKernelInfo& info,
+                                        const char* name) {
+  std::int64_t integer = 0;
+  if (succeeds(api, api.KernelInfoGetAttribute_int64(&info, name, &integer))) return integer;
+  float real = 0;
+  if (succeeds(api, api.KernelInfoGetAttribute_float(&info, name, &real))) return real;
+  std::size_t size = 0;
+  if (!succeeds(api, api.KernelInfoGetAttribute_string(&info, name, nullptr, &size))) {
+    return std::nullopt;
   }
+  return read_string(api, [&](char* out, std::size_t* bytes) {
+    return api.KernelInfoGetAttribute_string(&info, name, out, bytes);
+  });
 }
 
-contract::Tensor describe(const OrtApi& api, const OrtTensorTypeAndShapeInfo& info) {
-  contract::Tensor tensor;
-  ONNXTensorElementDataType type;
-  check(api, api.GetTensorElementType(&info, &type));
-  tensor.dtype = dtype_of_element(type);
-  std::size_t rank = 0;
-  check(api, api.GetDimensionsCount(&info, &rank));
-  if (rank > contract::Tensor::kMaxRank) {
-    throw InvalidArgument(fmt::format("an operand has rank {}, expected at most {}", rank,
-                                      contract::Tensor::kMaxRank));
+Node::Value input_of(const OrtApi& api, const OrtKernelInfo& info, std::size_t index) {
+  Node::Value input;
+  input.name = read_string(api, [&](char* out, std::size_t* size) {
+    return api.KernelInfo_GetInputName(&info, index, out, size);
+  });
+  if (input.name.empty()) return input;
+  OrtTypeInfo* type = nullptr;
+  check(api, api.KernelInfo_GetInputTypeInfo(&info, index, &type));
+  const auto released = owned(type, api.ReleaseTypeInfo);
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  check(api, api.CastTypeInfoToTensorInfo(type, &tensor));
+  if (tensor != nullptr) {
+    input.type = type_of(api, *tensor);
+    input.tensor = shape_of(api, *tensor);
   }
-  tensor.rank = static_cast<int>(rank);
-  check(api, api.GetDimensions(&info, tensor.dims.data(), rank));
-  return tensor;
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  check(api, api.KernelInfoGetConstantInput_tensor(&info, index, &constant, &value));
+  input.is_constant = constant != 0;
+  if (value != nullptr) {
+    void* data = nullptr;  // the C interface has no reading form
+    check(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
+    input.data = data;
+  }
+  return input;
 }
 
 }  // namespace
@@ -69,117 +81,39 @@ void check(const OrtApi& api, OrtStatus* status) {
   throw std::runtime_error(message);
 }
 
-Node::Node(const OrtApi& api, const OrtKernelInfo& info) : api_(api), info_(info) {
+ONNXTensorElementDataType type_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo& info) {
+  ONNXTensorElementDataType type;
+  check(api, api.GetTensorElementType(&info, &type));
+  return type;
+}
+
+contract::Tensor shape_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo& info) {
+  contract::Tensor tensor;
+  tensor.dtype = dtype_of_element(type_of(api, info));
+  std::size_t rank = 0;
+  check(api, api.GetDimensionsCount(&info, &rank));
+  if (rank > contract::Tensor::kMaxRank) {
+    throw InvalidArgument(fmt::format("an operand has rank {}, expected at most {}", rank,
+                                      contract::Tensor::kMaxRank));
+  }
+  tensor.rank = static_cast<int>(rank);
+  check(api, api.GetDimensions(&info, tensor.dims.data(), rank));
+  return tensor;
+}
+
+Node node_of(const OrtApi& api, const OrtKernelInfo& info) {
+  Node node;
   std::size_t count = 0;
   check(api, api.KernelInfo_GetInputCount(&info, &count));
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::string name = read_string(api, [&](char* out, std::size_t* size) {
-      return api.KernelInfo_GetInputName(&info, i, out, size);
-    });
-    if (!name.empty()) inputs_ |= std::uint64_t{1} << i;
-  }
+  for (std::size_t i = 0; i < count; ++i) node.inputs.push_back(input_of(api, info, i));
   check(api, api.KernelInfo_GetOutputCount(&info, &count));
   for (std::size_t i = 0; i < count; ++i) {
-    const std::string name = read_string(api, [&](char* out, std::size_t* size) {
+    node.outputs.emplace_back().name = read_string(api, [&](char* out, std::size_t* size) {
       return api.KernelInfo_GetOutputName(&info, i, out, size);
     });
-    if (!name.empty()) outputs_ |= std::uint64_t{1} << i;
   }
-}
-
-bool Node::is_constant(std::size_t index) const {
-  if (!has_input(index)) return false;
-  int constant = 0;
-  const OrtValue* value = nullptr;
-  check(api_, api_.KernelInfoGetConstantInput_tensor(&info_, index, &constant, &value));
-  return constant != 0;
-}
-
-// A rank of 0 stands for an unknown one: no operand is a scalar.
-contract::Operand Node::described(std::size_t index) const {
-  if (!has_input(index)) return std::nullopt;
-  OrtTypeInfo* type = nullptr;
-  check(api_, api_.KernelInfo_GetInputTypeInfo(&info_, index, &type));
-  const auto released = owned(type, api_.ReleaseTypeInfo);
-  const OrtTensorTypeAndShapeInfo* info = nullptr;
-  check(api_, api_.CastTypeInfoToTensorInfo(type, &info));
-  return info == nullptr ? contract::Tensor{} : describe(api_, *info);
-}
-
-bool Node::knows_rank(std::size_t index) const {
-  const contract::Operand operand = described(index);
-  return operand && operand->rank > 0;
-}
-
-contract::Operand Node::input(std::size_t index, int rank) const {
-  contract::Operand operand = described(index);
-  if (operand && operand->rank == 0) {
-    operand->rank = rank;
-    operand->dims.fill(contract::kUnknown);
-  }
-  return operand;
-}
-
-bool Node::reads(const char* name, Kind kind) const {
-  std::int64_t integer = 0;
-  float real = 0;
-  std::size_t size = 0;
-  switch (kind) {
-    case Kind::kInt:
-      return succeeds(api_, api_.KernelInfoGetAttribute_int64(&info_, name, &integer));
-    case Kind::kFloat:
-      return succeeds(api_, api_.KernelInfoGetAttribute_float(&info_, name, &real));
-    default:
-      return succeeds(api_, api_.KernelInfoGetAttribute_string(&info_, name, nullptr, &size));
-  }
-}
-
-bool Node::finds(const char* name, Kind kind) const {
-  static constexpr const char* kNames[] = {"an integer", "a float", "a string"};
-  if (reads(name, kind)) return true;
-  for (const Kind other : {Kind::kInt, Kind::kFloat, Kind::kString}) {
-    if (other == kind || !reads(name, other)) continue;
-    throw InvalidArgument(fmt::format("attribute {} is {}, expected {}", name,
-                                      kNames[static_cast<int>(other)],
-                                      kNames[static_cast<int>(kind)]));
-  }
-  return false;
-}
-
-std::int64_t Node::attribute(const char* name, std::int64_t otherwise) const {
-  if (!finds(name, Kind::kInt)) return otherwise;
-  std::int64_t value = 0;
-  check(api_, api_.KernelInfoGetAttribute_int64(&info_, name, &value));
-  return value;
-}
-
-float Node::attribute(const char* name, float otherwise) const {
-  if (!finds(name, Kind::kFloat)) return otherwise;
-  float value = 0;
-  check(api_, api_.KernelInfoGetAttribute_float(&info_, name, &value));
-  return value;
-}
-
-std::string Node::attribute(const char* name, const char* otherwise) const {
-  if (!finds(name, Kind::kString)) return otherwise;
-  return read_string(api_, [&](char* out, std::size_t* size) {
-    return api_.KernelInfoGetAttribute_string(&info_, name, out, size);
-  });
-}
-
-std::int64_t Node::required_attribute(const char* name) const {
-  if (!finds(name, Kind::kInt)) {
-    throw InvalidArgument(fmt::format("attribute {} is missing, expected an integer", name));
-  }
-  return attribute(name, std::int64_t{0});
-}
-
-std::int64_t state_update_capacity(const Node& node) {
-  const std::int64_t capacity = node.attribute("state_update_capacity", std::int64_t{0});
-  if (capacity < 0 || capacity > 8) {
-    throw InvalidArgument(fmt::format("state_update_capacity is {}, expected 0 to 8", capacity));
-  }
-  return capacity;
+  node.find_attribute = [&](const char* name) { return read_attribute(api, info, name); };
+  return node;
 }
 
 Call::Call(const OrtApi& api, OrtKernelContext& context, OrtAllocator& allocator)
@@ -195,7 +129,7 @@ Call::Call(const OrtApi& api, OrtKernelContext& context, OrtAllocator& allocator
     const auto released = owned(info, api.ReleaseTensorTypeAndShapeInfo);
     void* data = nullptr;  // the C interface has no reading form
     check(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
-    inputs_[i] = {true, data, describe(api, *info)};
+    inputs_[i] = {true, data, shape_of(api, *info)};
   }
   check(api, api.KernelContext_GetOutputCount(&context, &output_count_));
 }

@@ -1,65 +1,21 @@
-// What every operator's adapter shares: ONNX Runtime's C interface with exceptions, a node's
-// attributes and shapes when its kernel is created, its tensors as views when it runs.
+// What every operator's adapter shares: ONNX Runtime's C interface with exceptions, and a running
+// node's tensors as views.
 #pragma once
 
 #include <onnxruntime_c_api.h>
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <string>
-#include <type_traits>
 
 #include "contract/tensor.hpp"
 #include "deltaworks/device.hpp"
 #include "deltaworks/error.hpp"
 #include "deltaworks/view.hpp"
+#include "node.hpp"
 
 namespace deltaworks::ort {
-
-template <class T>
-constexpr ONNXTensorElementDataType element_type() {
-  if constexpr (std::is_same_v<T, std::int64_t>) {
-    return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
-  } else {
-    switch (dtype_of<T>()) {
-      case DType::kFloat32: return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-      case DType::kFloat16: return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-      case DType::kBFloat16: return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-      case DType::kInt32: return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
-    }
-  }
-}
-
-// A node while its session is created.
-class Node {
- public:
-  Node(const OrtApi& api, const OrtKernelInfo& info);
-
-  bool has_input(std::size_t index) const { return inputs_ >> index & 1; }
-  bool has_output(std::size_t index) const { return outputs_ >> index & 1; }
-  bool is_constant(std::size_t index) const;
-  // Whether the graph knows how many dims an input has.
-  bool knows_rank(std::size_t index) const;
-  // What the graph says about an input; an unknown rank reads as `rank` unknown dims.
-  contract::Operand input(std::size_t index, int rank) const;
-
-  std::int64_t attribute(const char* name, std::int64_t otherwise) const;
-  float attribute(const char* name, float otherwise) const;
-  std::string attribute(const char* name, const char* otherwise) const;
-  std::int64_t required_attribute(const char* name) const;
-
- private:
-  enum class Kind { kInt, kFloat, kString };
-  contract::Operand described(std::size_t index) const;
-  // Whether the attribute is there; complains when it is of another kind.
-  bool finds(const char* name, Kind kind) const;
-  bool reads(const char* name, Kind kind) const;
-
-  const OrtApi& api_;
-  const OrtKernelInfo& info_;
-  std::uint64_t inputs_ = 0, outputs_ = 0;  // bit i: the node names input i
-};
 
 // A run of a node. Inputs that the node leaves out read as absent.
 class Call {
@@ -74,7 +30,7 @@ class Call {
   bool has_input(std::size_t index) const { return inputs_[index].is_given; }
   bool knows_rank(std::size_t /*index*/) const { return true; }
   const contract::Tensor& shape(std::size_t index) const { return inputs_[index].tensor; }
-  // As Node::input, with the shape of this run.
+  // As Node::input, with the type and shape of this run.
   contract::Operand input(std::size_t index, int /*rank*/) const {
     return has_input(index) ? contract::Operand(shape(index)) : std::nullopt;
   }
@@ -126,8 +82,18 @@ class Call {
   OrtStatus* thread_status_ = nullptr;
 };
 
-// The attribute of that name, which ONNX bounds to 8.
-std::int64_t state_update_capacity(const Node& node);
+// A node of the custom-operator interface; it may be read while `info` lives.
+Node node_of(const OrtApi& api, const OrtKernelInfo& info);
+
+// An object of ONNX Runtime's, with the function of the interface that releases it.
+template <class T, class Release>
+std::unique_ptr<T, Release> owned(T* object, Release release) {
+  return {object, release};
+}
+
+// A tensor's type, and its dims where they are known.
+ONNXTensorElementDataType type_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo& info);
+contract::Tensor shape_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo& info);
 
 // Throws std::runtime_error with the status's message, if it has one.
 void check(const OrtApi& api, OrtStatus* status);

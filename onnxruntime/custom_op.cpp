@@ -1,10 +1,7 @@
 #include "custom_op.hpp"
 
+#include <exception>
 #include <limits>
-#include <new>
-#include <stdexcept>
-#include <string>
-#include <string_view>
 #include <utility>
 
 namespace deltaworks::ort {
@@ -20,21 +17,6 @@ struct Instance {
 
   ~Instance() { api.ReleaseAllocator(allocator); }
 };
-
-// "gated_delta_net: query has …" of the library becomes "GatedDeltaNet: query has …": the operator
-// as the model's author knows it.
-std::string message_of(const std::string& op, std::string_view what) {
-  for (const std::string_view known :
-       {std::string_view(op), std::string_view("varlen_causal_conv"),
-        std::string_view("replay_conv_state"), std::string_view("gated_delta_net"),
-        std::string_view("replay_gated_delta_state"), std::string_view("paged_attention"),
-        std::string_view("dflash2_dynamic_conv")}) {
-    if (what.substr(0, known.size()) != known || what.substr(known.size(), 2) != ": ") continue;
-    what.remove_prefix(known.size() + 2);
-    break;
-  }
-  return op + ": " + std::string(what);
-}
 
 // Runs `body`; no exception crosses the C interface.
 template <class Body>
@@ -59,7 +41,7 @@ OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKern
                          void** kernel) noexcept {
   const Operator& description = ort::description(op);
   return guarded(*api, description.name, [&] {
-    auto created = description.create(Node(*api, *info));
+    auto created = description.create(node_of(*api, *info));
     OrtAllocator* allocator = nullptr;
     check(*api, api->KernelInfoGetAllocator(info, OrtMemTypeDefault, &allocator));
     *kernel = new Instance{*api, static_cast<const CustomOp&>(*op), allocator, std::move(created)};
@@ -81,7 +63,7 @@ OrtCustomOpInputOutputCharacteristic characteristic(const Port& port) {
 
 }  // namespace
 
-CustomOp::CustomOp(Operator op) : OrtCustomOp{}, op_(std::move(op)) {
+CustomOp::CustomOp(const Operator& op) : OrtCustomOp{}, op_(op) {
   version = 18;  // the fields below; ONNX Runtime 1.18 and every later one takes it
   GetName = [](const OrtCustomOp* self) { return ort::description(self).name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };

@@ -22,9 +22,8 @@ class DFlash2DynamicConv final : public Kernel {
         arithmetic_(contract::value_or_throw(
             contract::parse_dflash2_arithmetic(kName, node.attribute("arithmetic", "float32")))),
         rows_per_lane_(node.required_attribute("rows_per_lane")),
-        groups_(node.required_attribute("groups")) {
-    geometry(node);
-  }
+        groups_(node.required_attribute("groups")),
+        known_(geometry(node)) {}
 
   void compute(Call& call) const override {
     const auto g = geometry(call);
@@ -38,6 +37,16 @@ class DFlash2DynamicConv final : public Kernel {
                                             .rows_per_lane = rows_per_lane_,
                                             .groups = groups_,
                                             .arithmetic = arithmetic_});
+  }
+
+  Plan plan() const override {
+    const auto& g = known_;
+    return {.geometry = {{"rows", g.rows},
+                         {"channels", g.channels},
+                         {"taps", g.taps},
+                         {"groups", g.groups},
+                         {"rows_per_lane", g.rows_per_lane}},
+            .engine = "direct"};
   }
 
  private:
@@ -56,6 +65,7 @@ class DFlash2DynamicConv final : public Kernel {
   DFlash2Stage stage_;
   DFlash2Arithmetic arithmetic_;
   std::int64_t rows_per_lane_, groups_;
+  contract::DFlash2DynamicConvGeometry known_;  // as the graph tells it
 };
 
 // Beside a 16-bit input the output is float32 where the residual is: ONNX Runtime takes the first row

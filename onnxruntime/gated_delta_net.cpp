@@ -151,7 +151,8 @@ void fill_gates(const Call& call, const Geometry& g, GatedDeltaNetArgs<T, G>& ar
 template <class T, class G>
 class GatedDeltaNet final : public Kernel {
  public:
-  explicit GatedDeltaNet(const Node& node) : attributes_(node) { geometry_of(attributes_, node); }
+  explicit GatedDeltaNet(const Node& node)
+      : attributes_(node), known_(geometry_of(attributes_, node)) {}
 
   void compute(Call& call) const override {
     const Geometry g = geometry_of(attributes_, call);
@@ -181,6 +182,20 @@ class GatedDeltaNet final : public Kernel {
     gated_delta_net(call.device(), args);
   }
 
+  Plan plan() const override {
+    const Geometry& g = known_;
+    return {{{"sequences", g.sequences},
+             {"tokens", g.tokens},
+             {"key_heads", g.key_heads},
+             {"value_heads", g.value_heads},
+             {"key_dim", g.key_dim},
+             {"value_dim", g.value_dim},
+             {"capacity", g.capacity}},
+            "recurrent",
+            bytes_of({g.value_heads, g.value_dim, g.key_dim}, sizeof(float)),
+            "sequence"};
+  }
+
  private:
   void fill_capture(Call& call, const Geometry& g, GatedDeltaNetArgs<T, G>& args) const {
     const auto update =
@@ -193,6 +208,7 @@ class GatedDeltaNet final : public Kernel {
   }
 
   Attributes attributes_;
+  Geometry known_;  // as the graph tells it
 };
 
 template <class T, class G>

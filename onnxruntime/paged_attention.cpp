@@ -105,8 +105,8 @@ contract::PagedAttentionGeometry geometry_of(const Attributes& a, const Source& 
 template <class T>
 class PagedAttention final : public Kernel {
  public:
-  explicit PagedAttention(const Node& node) : attributes_(node) {
-    geometry_of(attributes_, node);
+  explicit PagedAttention(const Node& node)
+      : attributes_(node), known_(geometry_of(attributes_, node)) {
     for (const auto& [input, output, argument] :
          {std::tuple{kKeyCache, kKeyCacheOut, "key_cache"},
           std::tuple{kValueCache, kValueCacheOut, "value_cache"}}) {
@@ -155,6 +155,21 @@ class PagedAttention final : public Kernel {
     paged_attention(call.device(), args);
   }
 
+  Plan plan() const override {
+    const auto& g = known_;
+    return {{{"sequences", g.sequences},
+             {"tokens", g.tokens},
+             {"heads", g.heads},
+             {"kv_heads", g.kv_heads},
+             {"head_dim", g.head_dim},
+             {"blocks", g.blocks},
+             {"block_size", g.block_size},
+             {"rotary_dim", g.rotary_dim}},
+            "tiled",
+            bytes_of({2, g.kv_heads, g.head_dim}, sizeof(T)),
+            "cached token"};
+  }
+
  private:
   // Without a cache output the input itself is updated, as on CUDA.
   static View<T, 4> input_cache(const Call& call, Input input) {
@@ -199,6 +214,7 @@ class PagedAttention final : public Kernel {
   }
 
   Attributes attributes_;
+  contract::PagedAttentionGeometry known_;  // as the graph tells it
 };
 
 Operator variant(ONNXTensorElementDataType type, ONNXTensorElementDataType cache,

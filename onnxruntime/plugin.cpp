@@ -1,6 +1,5 @@
 // The library's only exported function, which SessionOptions.register_custom_ops_library calls.
 #include <exception>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,39 +15,29 @@ namespace {
 constexpr std::uint32_t kApiVersion = 18;  // the oldest interface that has every function used here
 
 // Sessions keep pointers into both for as long as they live, so they live as long as the process.
-struct Domain {
+struct Registration {
   std::vector<std::unique_ptr<CustomOp>> ops;
-  OrtCustomOpDomain* handle = nullptr;
+  std::vector<OrtCustomOpDomain*> domains;
 
-  Domain(const OrtApi& api, const char* name, std::initializer_list<std::vector<Operator>> groups) {
-    check(api, api.CreateCustomOpDomain(name, &handle));
-    for (const std::vector<Operator>& group : groups) {
-      for (const Operator& op : group) {
+  explicit Registration(const OrtApi& api) {
+    for (const Domain& domain : ort::domains()) {
+      check(api, api.CreateCustomOpDomain(domain.name, &domains.emplace_back()));
+      for (const Operator& op : domain.operators) {
         ops.push_back(std::make_unique<CustomOp>(op));
-        check(api, api.CustomOpDomain_Add(handle, ops.back().get()));
+        check(api, api.CustomOpDomain_Add(domains.back(), ops.back().get()));
       }
     }
   }
 };
 
-struct Domains {
-  Domain microsoft, deltaworks;
-
-  explicit Domains(const OrtApi& api)
-      : microsoft(api, "com.microsoft",
-                  {varlen_causal_conv_operators(), gated_delta_net_operators(),
-                   paged_attention_operators(), state_replay_operators()}),
-        deltaworks(api, "deltaworks", {replay_operators(), dflash2_dynamic_conv_operators()}) {}
-};
-
 // A process may hold more than one ONNX Runtime; each gets domains of its own.
-const Domains& domains_for(const OrtApi& api) {
+const Registration& registration_for(const OrtApi& api) {
   static std::mutex mutex;
-  static auto& known = *new std::map<const OrtApi*, std::unique_ptr<Domains>>;
+  static auto& known = *new std::map<const OrtApi*, std::unique_ptr<Registration>>;
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Domains>& domains = known[&api];
-  if (domains == nullptr) domains = std::make_unique<Domains>(api);
-  return *domains;
+  std::unique_ptr<Registration>& registration = known[&api];
+  if (registration == nullptr) registration = std::make_unique<Registration>(api);
+  return *registration;
 }
 
 OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base) {
@@ -60,9 +49,9 @@ OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base
     return base.GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
   }
   try {
-    const Domains& domains = domains_for(*api);
-    check(*api, api->AddCustomOpDomain(options, domains.microsoft.handle));
-    check(*api, api->AddCustomOpDomain(options, domains.deltaworks.handle));
+    for (OrtCustomOpDomain* domain : registration_for(*api).domains) {
+      check(*api, api->AddCustomOpDomain(options, domain));
+    }
     return nullptr;
   } catch (const std::exception& error) {
     return api->CreateStatus(ORT_FAIL, (std::string("deltaworks: ") + error.what()).c_str());

@@ -13,7 +13,7 @@ enum Input { kState, kStateUpdate, kCount };
 template <class T>
 class ConvStateReplay final : public Kernel {
  public:
-  explicit ConvStateReplay(const Node& node) { geometry(node); }
+  explicit ConvStateReplay(const Node& node) : known_(geometry(node)) {}
 
   void compute(Call& call) const override {
     const auto g = geometry(call);
@@ -25,6 +25,14 @@ class ConvStateReplay final : public Kernel {
                                                  0, {g.sequences, g.channels, g.history})});
   }
 
+  Plan plan() const override {
+    const auto& g = known_;
+    return {{{"sequences", g.sequences}, {"channels", g.channels}, {"capacity", g.capacity}},
+            "replay",
+            bytes_of({g.channels, g.history}, sizeof(T)),
+            "sequence"};
+  }
+
  private:
   template <class Source>
   static contract::ReplayConvStateGeometry geometry(const Source& source) {
@@ -33,15 +41,16 @@ class ConvStateReplay final : public Kernel {
                             .state_update = *source.input(kStateUpdate, 3),
                             .count = *source.input(kCount, 1)}));
   }
+
+  contract::ReplayConvStateGeometry known_;  // as the graph tells it
 };
 
 class GatedDeltaStateReplay final : public Kernel {
  public:
   explicit GatedDeltaStateReplay(const Node& node)
       : key_heads_(node.required_attribute("key_heads")),
-        capacity_(node.required_attribute("state_update_capacity")) {
-    geometry(node);
-  }
+        capacity_(node.required_attribute("state_update_capacity")),
+        known_(geometry(node)) {}
 
   void compute(Call& call) const override {
     const auto g = geometry(call);
@@ -53,6 +62,19 @@ class GatedDeltaStateReplay final : public Kernel {
                                   0, {g.sequences, g.value_heads, g.value_dim, g.key_dim}),
                               .key_heads = key_heads_,
                               .state_update_capacity = capacity_});
+  }
+
+  Plan plan() const override {
+    const auto& g = known_;
+    return {{{"sequences", g.sequences},
+             {"key_heads", g.key_heads},
+             {"value_heads", g.value_heads},
+             {"key_dim", g.key_dim},
+             {"value_dim", g.value_dim},
+             {"capacity", g.capacity}},
+            "replay",
+            bytes_of({g.value_heads, g.value_dim, g.key_dim}, sizeof(float)),
+            "sequence"};
   }
 
  private:
@@ -67,6 +89,7 @@ class GatedDeltaStateReplay final : public Kernel {
   }
 
   std::int64_t key_heads_, capacity_;
+  contract::GatedDeltaNetGeometry known_;  // as the graph tells it
 };
 
 template <class T, class Replay>

@@ -112,6 +112,7 @@ struct Buffers {
 template <class T>
 class ConvStateReplay final : public Kernel {
  public:
+  Plan plan() const override { return {.engine = "replay"}; }
   void compute(Call& call) const override {
     const Metadata<8> metadata(
         call, {"source_offset_bytes", "destination_offset_bytes", "capture_offset_bytes",
@@ -196,6 +197,7 @@ View<const float, 2> gather(Call& call, const Buffers<float>& buffers, const Cap
 
 class GatedDeltaNetStateReplay final : public Kernel {
  public:
+  Plan plan() const override { return {.engine = "replay"}; }
   void compute(Call& call) const override {
     const Metadata<11> metadata(
         call, {"source_offset", "destination_offset", "decay_offset", "key_offset", "delta_offset",
@@ -229,6 +231,7 @@ class GatedDeltaNetStateReplay final : public Kernel {
   }
 };
 
+// Its geometry lies in metadata, which comes with a run.
 template <class T, class Replay>
 Operator variant(const char* name) {
   constexpr auto kType = element_type<T>();

@@ -32,7 +32,7 @@ class VarlenCausalConv final : public Kernel {
                       "available on the CPU",
                       argument));
     }
-    geometry(node);
+    known_ = geometry(node);
   }
 
   void compute(Call& call) const override {
@@ -56,6 +56,19 @@ class VarlenCausalConv final : public Kernel {
     varlen_causal_conv(call.device(), args);
   }
 
+  Plan plan() const override {
+    const auto& g = known_;
+    return {{{"sequences", g.sequences},
+             {"tokens", g.tokens},
+             {"channels", g.channels},
+             {"width", g.width},
+             {"dilation", g.dilation},
+             {"capacity", g.capacity}},
+            "direct",
+            bytes_of({g.channels, g.history}, sizeof(T)),
+            "sequence"};
+  }
+
  private:
   template <class Source>
   contract::VarlenCausalConvGeometry geometry(const Source& source) const {
@@ -72,6 +85,7 @@ class VarlenCausalConv final : public Kernel {
 
   ConvActivation activation_;
   std::int64_t dilation_, capacity_;
+  contract::VarlenCausalConvGeometry known_;  // as the graph tells it
 };
 
 template <class T>

@@ -1,0 +1,115 @@
+// What operators say about nodes outside any session: geometry, engine and state, or why not.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "operator.hpp"
+
+namespace deltaworks::ort {
+namespace {
+
+using Attributes = std::map<std::string, Attribute>;
+
+constexpr auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+constexpr auto kHalf = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+constexpr auto kDouble = ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE;
+constexpr auto kInt = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
+constexpr auto kOpen = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+constexpr std::int64_t kUnknown = contract::kUnknown;
+
+Node::Value value(const char* name, ONNXTensorElementDataType type,
+                  std::initializer_list<std::int64_t> dims) {
+  Node::Value made{.name = name, .type = type};
+  made.tensor.rank = static_cast<int>(dims.size());
+  std::copy(dims.begin(), dims.end(), made.tensor.dims.begin());
+  return made;
+}
+
+Node node(const char* type, std::vector<Node::Value> inputs, Attributes attributes = {}) {
+  Node made{.domain = "com.microsoft", .type = type, .inputs = std::move(inputs)};
+  made.outputs = {value("output", kOpen, {})};
+  made.find_attribute = [attributes](const char* name) -> std::optional<Attribute> {
+    const auto found = attributes.find(name);
+    return found == attributes.end() ? std::nullopt : std::optional(found->second);
+  };
+  return made;
+}
+
+Node convolution(ONNXTensorElementDataType type, std::int64_t tokens, Attributes attributes = {}) {
+  return node("VarlenCausalConvWithState",
+              {value("x", type, {tokens, 6}),
+               value("w", type, {6, 1, 4}),
+               value("o", kInt, {kUnknown}),
+               {},
+               value("s", type, {kUnknown, 6, 3})},
+              std::move(attributes));
+}
+
+std::int64_t extent(const Plan& plan, std::string_view name) {
+  for (const Extent& each : plan.geometry) {
+    if (each.name == name) return each.value;
+  }
+  ADD_FAILURE() << "no extent " << name;
+  return 0;
+}
+
+std::string reason(const Node& node) {
+  const contract::Outcome<Plan> outcome = describe(node);
+  const auto* reason = std::get_if<std::string>(&outcome);
+  return reason ? *reason : "claimed";
+}
+
+TEST(Describe, NamesGeometryEngineAndState) {
+  const auto plan = std::get<Plan>(describe(convolution(kHalf, 9)));
+  EXPECT_EQ(extent(plan, "tokens"), 9);
+  EXPECT_EQ(extent(plan, "channels"), 6);
+  EXPECT_EQ(extent(plan, "sequences"), kUnknown);
+  EXPECT_STREQ(plan.engine, "direct");
+  EXPECT_EQ(plan.state_bytes, 6 * 3 * 2);
+  EXPECT_STREQ(plan.state_of, "sequence");
+}
+
+TEST(Describe, WorksBeforeShapesAndTypesAreKnown) {
+  Node open = convolution(kOpen, kUnknown);
+  for (Node::Value& input : open.inputs) input.tensor.rank = 0;
+  const auto plan = std::get<Plan>(describe(open));
+  EXPECT_EQ(extent(plan, "channels"), kUnknown);
+  EXPECT_EQ(plan.state_bytes, kUnknown);
+}
+
+TEST(Describe, SaysWhatOfANodeDoesNotFit) {
+  EXPECT_EQ(reason(convolution(kDouble, 9)),
+            "VarlenCausalConvWithState: input 0 (x) has type float64, expected float32 or float16 "
+            "or bfloat16");
+  EXPECT_EQ(reason(convolution(kFloat, 9, {{"activation", "relu"}})),
+            "VarlenCausalConvWithState: activation is \"relu\", expected none, silu or swish");
+  EXPECT_EQ(reason(convolution(kFloat, 9, {{"dilation", 2.0f}})),
+            "VarlenCausalConvWithState: attribute dilation is a float, expected an integer");
+  EXPECT_EQ(
+      reason(convolution(kFloat, 9, {{"dilation", std::monostate()}})),
+      "VarlenCausalConvWithState: attribute dilation is of another kind, expected an integer");
+  Node mixed = convolution(kFloat, 9);
+  mixed.inputs[1].type = kHalf;
+  EXPECT_EQ(reason(mixed),
+            "VarlenCausalConvWithState: inputs have types that do not go together: x float32, w "
+            "float16, o int32, s float32");
+  Node stateless = convolution(kFloat, 9);
+  stateless.inputs.resize(3);
+  EXPECT_EQ(reason(stateless), "VarlenCausalConvWithState: input 4 is missing, expected it");
+  Node wide = convolution(kFloat, 9);
+  wide.inputs[1].tensor.dims[0] = 7;
+  EXPECT_EQ(reason(wide),
+            "VarlenCausalConvWithState: weight has shape [7, 1, 4], expected [6, 1, 4]");
+}
+
+TEST(Describe, KnowsItsOwnOperators) {
+  for (const Domain& domain : domains()) {
+    for (const Operator& op : domain.operators) EXPECT_TRUE(is_ours(domain.name, op.name));
+  }
+  EXPECT_FALSE(is_ours("", "Relu"));
+  EXPECT_FALSE(is_ours("com.microsoft", "FusedMatMul"));
+  EXPECT_FALSE(is_ours("deltaworks", "PagedAttention"));
+}
+
+}  // namespace
+}  // namespace deltaworks::ort
