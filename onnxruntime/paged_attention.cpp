@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "contract/memory.hpp"
 #include "contract/paged_attention.hpp"
 #include "contract/values.hpp"
 #include "custom_op.hpp"
@@ -188,22 +189,12 @@ class PagedAttention final : public Kernel {
     };
     if (!moves(key_out, key) && !moves(value_out, value)) return;
     check_paged_attention(args);
-    const auto check = [&](const char* output, const auto& out, const char* twin) {
-      if (!out) return;
-      contract::check_overlap(
-          kName,
-          {contract::range_of("key_cache", key), contract::range_of("value_cache", value),
-           contract::range_of("query", args.query), contract::range_of("key", args.key),
-           contract::range_of("value", args.value), contract::range_of("output", args.output)},
-          {contract::range_of(output, *out)}, twin, output);
-    };
-    check("key_cache_out", key_out, "key_cache");
-    check("value_cache_out", value_out, "value_cache");
-    if (key_out && value_out) {
-      contract::check_overlap(kName, {},
-                              {contract::range_of("key_cache_out", *key_out),
-                               contract::range_of("value_cache_out", *value_out)});
-    }
+    contract::CallMemory memory(kName);
+    memory.add("query", args.query).add("key", args.key).add("value", args.value);
+    memory.add("key_cache", key, Access::kRead).add("value_cache", value, Access::kRead);
+    memory.add("key_cache_out", key_out).add("value_cache_out", value_out);
+    memory.add("output", args.output);
+    memory.check_apart({{"key_cache", "key_cache_out"}, {"value_cache", "value_cache_out"}});
     for (const auto& [out, cache] :
          {std::pair{key_out, &args.key_cache}, std::pair{value_out, &args.value_cache}}) {
       if (!moves(out, *cache)) continue;

@@ -50,6 +50,8 @@ def missing_parts() -> list[str]:
                 continue
             if not (ROOT / part).is_file():
                 findings.append(f"{op} lacks {part}")
+        if "access_ranges(" not in (ROOT / f"include/deltaworks/{op}.hpp").read_text():
+            findings.append(f"{op} lacks access_ranges in its header")
     return findings
 
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "contract/dflash2_dynamic_conv.hpp"
+#include "contract/memory.hpp"
 #include "contract/values.hpp"
 #include "cpu/dflash2_dynamic_conv.hpp"
 #include "cpu/target.hpp"
@@ -37,18 +38,18 @@ contract::DFlash2DynamicConvGeometry geometry_of(const DFlash2DynamicConvArgs<T,
 }
 
 template <class T, class R, class Base>
+contract::CallMemory memory_of(const DFlash2DynamicConvArgs<T, R, Base>& args) {
+  contract::CallMemory memory(kOp);
+  memory.add("input", args.input).add("dynamic", args.dynamic).add("base", args.base);
+  memory.add("residual", args.residual).add("output", args.output);
+  memory.check_apart();
+  return memory;
+}
+
+template <class T, class R, class Base>
 void run(const Cpu& device, const DFlash2DynamicConvArgs<T, R, Base>& args) {
-  using contract::range_of;
   const contract::DFlash2DynamicConvGeometry geometry = geometry_of(args);
-  contract::check_memory(kOp, "input", args.input);
-  contract::check_memory(kOp, "dynamic", args.dynamic);
-  contract::check_memory(kOp, "base", args.base);
-  contract::check_memory(kOp, "residual", args.residual);
-  contract::check_memory(kOp, "output", args.output);
-  contract::check_overlap(kOp,
-                          {range_of("input", args.input), range_of("dynamic", args.dynamic),
-                           range_of("base", args.base), range_of("residual", args.residual)},
-                          {range_of("output", args.output)});
+  memory_of(args);
   cpu::ensure_target();
   cpu::dflash2_dynamic_conv(device, geometry, args);
 }
@@ -84,5 +85,24 @@ void dflash2_dynamic_conv(const Cpu& device,
                           const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>& args) {
   run(device, args);
 }
+
+template <class T, class R, class Base>
+std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<T, R, Base>& args) {
+  geometry_of(args);
+  return memory_of(args).ranges();
+}
+template std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<float>&);
+template std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<float, float, BFloat16>&);
+template std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<Float16>&);
+template std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<Float16, Float16, BFloat16>&);
+template std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<Float16, float, Float16>&);
+template std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<Float16, float, BFloat16>&);
+template std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<BFloat16>&);
+template std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>&);
 
 }  // namespace deltaworks

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "contract/gated_delta_net.hpp"
+#include "contract/memory.hpp"
 #include "contract/values.hpp"
 #include "cpu/gated_delta_net.hpp"
 #include "cpu/target.hpp"
@@ -57,39 +58,24 @@ contract::GatedDeltaNetGeometry geometry_of(const GatedDeltaNetArgs<T, G>& args)
 }
 
 template <class T, class G>
-void check_memory(const GatedDeltaNetArgs<T, G>& args) {
-  using contract::range_of;
-  const auto each = [](const auto& visit, const auto&... named) {
-    (visit(named.first, named.second), ...);
-  };
-  each([](const char* argument, const auto& view) { contract::check_memory(kOp, argument, view); },
-       std::pair{"query", args.query}, std::pair{"key", args.key}, std::pair{"value", args.value},
-       std::pair{"decay", args.decay}, std::pair{"decay", args.decay_per_key},
-       std::pair{"beta", args.beta}, std::pair{"initial_state", args.initial_state},
-       std::pair{"a_log", args.a_log}, std::pair{"dt_bias", args.dt_bias},
-       std::pair{"dt_bias", args.dt_bias_per_key}, std::pair{"output", args.output},
-       std::pair{"final_state", args.final_state}, std::pair{"state_update", args.state_update},
-       std::pair{"cu_seqlens", args.cu_seqlens}, std::pair{"capture_count", args.capture_count},
-       std::pair{"slots_in", args.slots_in}, std::pair{"slots_out", args.slots_out},
-       std::pair{"fresh", args.fresh});
-  contract::check_overlap(
-      kOp,
-      {range_of("query", args.query), range_of("key", args.key), range_of("value", args.value),
-       range_of("decay", args.decay), range_of("decay", args.decay_per_key),
-       range_of("beta", args.beta), range_of("initial_state", args.initial_state),
-       range_of("a_log", args.a_log), range_of("dt_bias", args.dt_bias),
-       range_of("dt_bias", args.dt_bias_per_key), range_of("cu_seqlens", args.cu_seqlens),
-       range_of("capture_count", args.capture_count), range_of("slots_in", args.slots_in),
-       range_of("slots_out", args.slots_out), range_of("fresh", args.fresh)},
-      {range_of("output", args.output), range_of("final_state", args.final_state),
-       range_of("state_update", args.state_update)},
-      "initial_state", "final_state");
+contract::CallMemory memory_of(const GatedDeltaNetArgs<T, G>& args) {
+  contract::CallMemory memory(kOp);
+  memory.add("query", args.query).add("key", args.key).add("value", args.value);
+  memory.add("cu_seqlens", args.cu_seqlens).add("initial_state", args.initial_state);
+  memory.add("decay", args.decay).add("decay", args.decay_per_key).add("beta", args.beta);
+  memory.add("a_log", args.a_log).add("dt_bias", args.dt_bias);
+  memory.add("dt_bias", args.dt_bias_per_key).add("slots_in", args.slots_in);
+  memory.add("slots_out", args.slots_out).add("fresh", args.fresh);
+  memory.add("capture_count", args.capture_count).add("output", args.output);
+  memory.add("final_state", args.final_state).add("state_update", args.state_update);
+  memory.check_apart({{"initial_state", "final_state"}});
+  return memory;
 }
 
 template <class T, class G>
 void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
   const auto geometry = geometry_of(args);
-  check_memory(args);
+  memory_of(args);
   contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
   if (args.slots_in) {
     const bool in_place =
@@ -99,6 +85,29 @@ void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
   }
   cpu::ensure_target();
   cpu::gated_delta_net(device, geometry, args);
+}
+
+contract::GatedDeltaNetGeometry geometry_of(const ReplayGatedDeltaStateArgs& args) {
+  using contract::describe;
+  auto geometry = contract::value_or_throw(contract::replay_gated_delta_state(
+      kReplay, {.initial_state = describe(args.initial_state),
+                .state_update = describe(args.state_update),
+                .count = describe(args.count),
+                .key_heads = args.key_heads,
+                .state_update_capacity = args.state_update_capacity}));
+  contract::Checker check(kReplay);
+  check.shape("final_state", describe(args.final_state),
+              {&geometry.sequences, &geometry.value_heads, &geometry.value_dim, &geometry.key_dim});
+  if (!check.ok()) throw InvalidArgument(check.complaint());
+  return geometry;
+}
+
+contract::CallMemory memory_of(const ReplayGatedDeltaStateArgs& args) {
+  contract::CallMemory memory(kReplay);
+  memory.add("initial_state", args.initial_state).add("state_update", args.state_update);
+  memory.add("count", args.count).add("final_state", args.final_state);
+  memory.check_apart({{"initial_state", "final_state"}});
+  return memory;
 }
 
 }  // namespace
@@ -117,30 +126,28 @@ void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16, BFloat
   run(device, args);
 }
 
+template <class T, class G>
+std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<T, G>& args) {
+  geometry_of(args);
+  return memory_of(args).ranges();
+}
+template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<float>&);
+template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<Float16>&);
+template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<BFloat16>&);
+template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<Float16, Float16>&);
+template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<BFloat16, BFloat16>&);
+
 void replay_gated_delta_state(const Cpu& device, const ReplayGatedDeltaStateArgs& args) {
-  using contract::describe, contract::range_of;
-  auto geometry = contract::value_or_throw(contract::replay_gated_delta_state(
-      kReplay, {.initial_state = describe(args.initial_state),
-                .state_update = describe(args.state_update),
-                .count = describe(args.count),
-                .key_heads = args.key_heads,
-                .state_update_capacity = args.state_update_capacity}));
-  contract::Checker check(kReplay);
-  check.shape("final_state", describe(args.final_state),
-              {&geometry.sequences, &geometry.value_heads, &geometry.value_dim, &geometry.key_dim});
-  if (!check.ok()) throw InvalidArgument(check.complaint());
-  contract::check_memory(kReplay, "initial_state", args.initial_state);
-  contract::check_memory(kReplay, "state_update", args.state_update);
-  contract::check_memory(kReplay, "count", args.count);
-  contract::check_memory(kReplay, "final_state", args.final_state);
+  const contract::GatedDeltaNetGeometry geometry = geometry_of(args);
+  memory_of(args);
   contract::check_range(kReplay, "count", args.count, 0, args.state_update_capacity);
-  contract::check_overlap(
-      kReplay,
-      {range_of("initial_state", args.initial_state), range_of("state_update", args.state_update),
-       range_of("count", args.count)},
-      {range_of("final_state", args.final_state)}, "initial_state", "final_state");
   cpu::ensure_target();
   cpu::replay_gated_delta_state(device, geometry, args);
+}
+
+std::vector<AccessRange> access_ranges(const ReplayGatedDeltaStateArgs& args) {
+  geometry_of(args);
+  return memory_of(args).ranges();
 }
 
 }  // namespace deltaworks

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "contract/memory.hpp"
 #include "contract/paged_attention.hpp"
 #include "contract/values.hpp"
 #include "cpu/paged_attention.hpp"
@@ -50,28 +51,18 @@ Geometry geometry_of(const PagedAttentionArgs<T>& args) {
 }
 
 template <class T>
-void check_memory(const PagedAttentionArgs<T>& args) {
-  const auto each = [](auto&& visit, const PagedAttentionArgs<T>& a) {
-    visit("query", a.query), visit("key", a.key), visit("value", a.value);
-    visit("key_cache", a.key_cache), visit("value_cache", a.value_cache);
-    visit("cu_seqlens", a.cu_seqlens), visit("past_seqlens", a.past_seqlens);
-    visit("block_table", a.block_table), visit("output", a.output);
-    visit("cos_cache", a.cos_cache), visit("sin_cache", a.sin_cache);
-    visit("slot_mapping", a.slot_mapping), visit("head_sink", a.head_sink);
-    visit("q_norm_weight", a.q_norm_weight), visit("k_norm_weight", a.k_norm_weight);
-  };
-  each([](auto name, const auto& view) { contract::check_memory(kOp, name, view); }, args);
-  const auto range = [](auto name, const auto& view) { return contract::range_of(name, view); };
-  contract::check_overlap(
-      kOp,
-      {range("query", args.query), range("key", args.key), range("value", args.value),
-       range("cu_seqlens", args.cu_seqlens), range("past_seqlens", args.past_seqlens),
-       range("block_table", args.block_table), range("cos_cache", args.cos_cache),
-       range("sin_cache", args.sin_cache), range("slot_mapping", args.slot_mapping),
-       range("head_sink", args.head_sink), range("q_norm_weight", args.q_norm_weight),
-       range("k_norm_weight", args.k_norm_weight)},
-      {range("key_cache", args.key_cache), range("value_cache", args.value_cache),
-       range("output", args.output)});
+contract::CallMemory memory_of(const PagedAttentionArgs<T>& args) {
+  contract::CallMemory memory(kOp);
+  memory.add("query", args.query).add("key", args.key).add("value", args.value);
+  memory.add("key_cache", args.key_cache, Access::kReadWrite);
+  memory.add("value_cache", args.value_cache, Access::kReadWrite);
+  memory.add("cu_seqlens", args.cu_seqlens).add("past_seqlens", args.past_seqlens);
+  memory.add("block_table", args.block_table).add("output", args.output);
+  memory.add("cos_cache", args.cos_cache).add("sin_cache", args.sin_cache);
+  memory.add("slot_mapping", args.slot_mapping).add("head_sink", args.head_sink);
+  memory.add("q_norm_weight", args.q_norm_weight).add("k_norm_weight", args.k_norm_weight);
+  memory.check_apart();
+  return memory;
 }
 
 // Positions [first, end) of the cache that sequence b reads or writes.
@@ -165,7 +156,7 @@ void run(const Cpu& device, const PagedAttentionArgs<T>& args) {
 template <class T>
 Geometry check_paged_attention(const PagedAttentionArgs<T>& args) {
   const Geometry geometry = geometry_of(args);
-  check_memory(args);
+  memory_of(args);
   contract::check_cu_seqlens(kOp, args.cu_seqlens, geometry.tokens);
   for (std::int64_t b = 0; b < geometry.sequences; ++b) check_sequence(args, geometry, b);
   check_writes(args, geometry);
@@ -185,5 +176,14 @@ void paged_attention(const Cpu& device, const PagedAttentionArgs<Float16>& args)
 void paged_attention(const Cpu& device, const PagedAttentionArgs<BFloat16>& args) {
   run(device, args);
 }
+
+template <class T>
+std::vector<AccessRange> access_ranges(const PagedAttentionArgs<T>& args) {
+  geometry_of(args);
+  return memory_of(args).ranges();
+}
+template std::vector<AccessRange> access_ranges(const PagedAttentionArgs<float>&);
+template std::vector<AccessRange> access_ranges(const PagedAttentionArgs<Float16>&);
+template std::vector<AccessRange> access_ranges(const PagedAttentionArgs<BFloat16>&);
 
 }  // namespace deltaworks

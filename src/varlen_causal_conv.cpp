@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "contract/memory.hpp"
 #include "contract/values.hpp"
 #include "contract/varlen_causal_conv.hpp"
 #include "cpu/target.hpp"
@@ -44,30 +45,15 @@ contract::VarlenCausalConvGeometry geometry_of(const VarlenCausalConvArgs<T>& ar
 }
 
 template <class T>
-void check_memory(const VarlenCausalConvArgs<T>& args) {
-  using contract::range_of;
-  contract::check_memory(kOp, "input", args.input);
-  contract::check_memory(kOp, "weight", args.weight);
-  contract::check_memory(kOp, "cu_seqlens", args.cu_seqlens);
-  contract::check_memory(kOp, "initial_state", args.initial_state);
-  contract::check_memory(kOp, "bias", args.bias);
-  contract::check_memory(kOp, "slots_in", args.slots_in);
-  contract::check_memory(kOp, "slots_out", args.slots_out);
-  contract::check_memory(kOp, "fresh", args.fresh);
-  contract::check_memory(kOp, "capture_count", args.capture_count);
-  contract::check_memory(kOp, "output", args.output);
-  contract::check_memory(kOp, "final_state", args.final_state);
-  contract::check_memory(kOp, "state_update", args.state_update);
-  contract::check_overlap(
-      kOp,
-      {range_of("input", args.input), range_of("weight", args.weight),
-       range_of("cu_seqlens", args.cu_seqlens), range_of("initial_state", args.initial_state),
-       range_of("bias", args.bias), range_of("slots_in", args.slots_in),
-       range_of("slots_out", args.slots_out), range_of("fresh", args.fresh),
-       range_of("capture_count", args.capture_count)},
-      {range_of("output", args.output), range_of("final_state", args.final_state),
-       range_of("state_update", args.state_update)},
-      "initial_state", "final_state");
+contract::CallMemory memory_of(const VarlenCausalConvArgs<T>& args) {
+  contract::CallMemory memory(kOp);
+  memory.add("input", args.input).add("weight", args.weight).add("cu_seqlens", args.cu_seqlens);
+  memory.add("initial_state", args.initial_state).add("bias", args.bias);
+  memory.add("slots_in", args.slots_in).add("slots_out", args.slots_out).add("fresh", args.fresh);
+  memory.add("capture_count", args.capture_count).add("output", args.output);
+  memory.add("final_state", args.final_state).add("state_update", args.state_update);
+  memory.check_apart({{"initial_state", "final_state"}});
+  return memory;
 }
 
 template <class T>
@@ -83,30 +69,35 @@ void check_values(const VarlenCausalConvArgs<T>& args,
 template <class T>
 void run(const Cpu& device, const VarlenCausalConvArgs<T>& args) {
   const contract::VarlenCausalConvGeometry geometry = geometry_of(args);
-  check_memory(args);
+  memory_of(args);
   check_values(args, geometry);
   cpu::ensure_target();
   cpu::varlen_causal_conv(device, geometry, args);
 }
 
 template <class T>
-void run(const Cpu& device, const ReplayConvStateArgs<T>& args) {
+contract::ReplayConvStateGeometry geometry_of(const ReplayConvStateArgs<T>& args) {
   using contract::describe;
-  using contract::range_of;
-  const contract::ReplayConvStateGeometry geometry = contract::value_or_throw(
+  return contract::value_or_throw(
       contract::replay_conv_state(kReplayOp, {.initial_state = describe(args.initial_state),
                                               .state_update = describe(args.state_update),
                                               .count = describe(args.count),
                                               .final_state = describe(args.final_state)}));
-  contract::check_memory(kReplayOp, "initial_state", args.initial_state);
-  contract::check_memory(kReplayOp, "state_update", args.state_update);
-  contract::check_memory(kReplayOp, "count", args.count);
-  contract::check_memory(kReplayOp, "final_state", args.final_state);
-  contract::check_overlap(
-      kReplayOp,
-      {range_of("initial_state", args.initial_state), range_of("state_update", args.state_update),
-       range_of("count", args.count)},
-      {range_of("final_state", args.final_state)}, "initial_state", "final_state");
+}
+
+template <class T>
+contract::CallMemory memory_of(const ReplayConvStateArgs<T>& args) {
+  contract::CallMemory memory(kReplayOp);
+  memory.add("initial_state", args.initial_state).add("state_update", args.state_update);
+  memory.add("count", args.count).add("final_state", args.final_state);
+  memory.check_apart({{"initial_state", "final_state"}});
+  return memory;
+}
+
+template <class T>
+void run(const Cpu& device, const ReplayConvStateArgs<T>& args) {
+  const contract::ReplayConvStateGeometry geometry = geometry_of(args);
+  memory_of(args);
   contract::check_range(kReplayOp, "count", args.count, 0, geometry.capacity);
   cpu::ensure_target();
   cpu::replay_conv_state(device, geometry, args);
@@ -124,6 +115,15 @@ void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<BFloat16>&
   run(device, args);
 }
 
+template <class T>
+std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<T>& args) {
+  geometry_of(args);
+  return memory_of(args).ranges();
+}
+template std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<float>&);
+template std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<Float16>&);
+template std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<BFloat16>&);
+
 void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<float>& args) {
   run(device, args);
 }
@@ -133,5 +133,14 @@ void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<Float16>& ar
 void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<BFloat16>& args) {
   run(device, args);
 }
+
+template <class T>
+std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<T>& args) {
+  geometry_of(args);
+  return memory_of(args).ranges();
+}
+template std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<float>&);
+template std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<Float16>&);
+template std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<BFloat16>&);
 
 }  // namespace deltaworks

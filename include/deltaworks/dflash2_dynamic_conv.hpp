@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "deltaworks/access.hpp"
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
 #include "deltaworks/export.hpp"
@@ -60,5 +62,10 @@ DELTAWORKS_EXPORT void dflash2_dynamic_conv(const Cpu& device,
                                             const DFlash2DynamicConvArgs<BFloat16>& args);
 DELTAWORKS_EXPORT void dflash2_dynamic_conv(
     const Cpu& device, const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>& args);
+
+/// The memory that such a call would read and write (deltaworks/access.hpp).
+template <class T, class R, class Base>
+DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<T, R, Base>& args);
 
 }  // namespace deltaworks

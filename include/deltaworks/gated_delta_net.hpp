@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "deltaworks/access.hpp"
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
 #include "deltaworks/export.hpp"
@@ -81,6 +83,10 @@ DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device,
 DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device,
                                        const GatedDeltaNetArgs<BFloat16, BFloat16>& args);
 
+/// The memory that such a call would read and write (deltaworks/access.hpp).
+template <class T, class G>
+DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<T, G>& args);
+
 /// query, key and value as slices of one packed matrix [tokens, 2 · key_heads · key_dim +
 /// value_heads · value_dim].
 template <class T>
@@ -113,5 +119,6 @@ struct ReplayGatedDeltaStateArgs {
 /// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
 DELTAWORKS_EXPORT void replay_gated_delta_state(const Cpu& device,
                                                 const ReplayGatedDeltaStateArgs& args);
+DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const ReplayGatedDeltaStateArgs& args);
 
 }  // namespace deltaworks

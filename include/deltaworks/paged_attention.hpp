@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "deltaworks/access.hpp"
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
 #include "deltaworks/export.hpp"
@@ -52,5 +54,9 @@ struct PagedAttentionArgs {
 DELTAWORKS_EXPORT void paged_attention(const Cpu& device, const PagedAttentionArgs<float>& args);
 DELTAWORKS_EXPORT void paged_attention(const Cpu& device, const PagedAttentionArgs<Float16>& args);
 DELTAWORKS_EXPORT void paged_attention(const Cpu& device, const PagedAttentionArgs<BFloat16>& args);
+
+/// The memory that such a call would read and write (deltaworks/access.hpp).
+template <class T>
+DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const PagedAttentionArgs<T>& args);
 
 }  // namespace deltaworks

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "deltaworks/access.hpp"
 #include "deltaworks/device.hpp"
 #include "deltaworks/dtype.hpp"
 #include "deltaworks/export.hpp"
@@ -54,6 +56,10 @@ DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
 DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
                                           const VarlenCausalConvArgs<BFloat16>& args);
 
+/// The memory that such a call would read and write (deltaworks/access.hpp).
+template <class T>
+DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<T>& args);
+
 template <class T>
 struct ReplayConvStateArgs {
   View<const T, 3>
@@ -71,5 +77,7 @@ DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device,
                                          const ReplayConvStateArgs<Float16>& args);
 DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device,
                                          const ReplayConvStateArgs<BFloat16>& args);
+template <class T>
+DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<T>& args);
 
 }  // namespace deltaworks

@@ -1,7 +1,6 @@
 #include "contract/values.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
@@ -68,59 +67,6 @@ void check_pool(std::string_view op, const View<const std::int32_t, 1>& slots_in
       }
       if (writes) owner = b;
     }
-  }
-}
-
-void check_overlap(std::string_view op, std::initializer_list<Range> read,
-                   std::initializer_list<Range> written, std::string_view in_place,
-                   std::string_view twin) {
-  const auto refuse = [op](const Range& a, const Range& b) {
-    throw InvalidArgument(
-        fmt::format("{}: {} overlaps {}, expected separate memory", op, a.argument, b.argument));
-  };
-  for (const Range* w = written.begin(); w != written.end(); ++w) {
-    for (const Range& r : read) {
-      const bool is_pair = r.argument == in_place && w->argument == twin;
-      if (w->overlaps(r) && !(is_pair && w->equals(r))) refuse(*w, r);
-    }
-    for (const Range* other = w + 1; other != written.end(); ++other) {
-      if (w->overlaps(*other)) refuse(*w, *other);
-    }
-  }
-}
-
-void check_extents(std::string_view op, std::string_view argument, const std::int64_t* extents,
-                   std::size_t rank) {
-  constexpr std::int64_t kLargest = std::int64_t{1} << 60;
-  std::int64_t size = 1;
-  for (std::size_t dim = 0; dim < rank; ++dim) {
-    if (extents[dim] < 0) {
-      throw InvalidArgument(fmt::format("{}: {} has extent {} in dimension {}, expected 0 or more",
-                                        op, argument, extents[dim], dim));
-    }
-    if (extents[dim] > kLargest / std::max<std::int64_t>(size, 1)) {
-      throw InvalidArgument(fmt::format("{}: {} has shape [{}], expected less than 2^60 elements",
-                                        op, argument, fmt::join(extents, extents + rank, ", ")));
-    }
-    size *= std::max<std::int64_t>(extents[dim], 1);
-  }
-}
-
-void check_memory(std::string_view op, std::string_view argument, const void* data,
-                  std::int64_t rows, std::int64_t row_size, std::int64_t row_stride) {
-  if (rows > 1 && row_stride < row_size) {
-    throw InvalidArgument(fmt::format("{}: {} has row stride {}, expected at least the row size {}",
-                                      op, argument, row_stride, row_size));
-  }
-  if (rows > 1 && row_stride > (std::int64_t{1} << 60) / rows) {
-    throw InvalidArgument(
-        fmt::format("{}: {} has row stride {}, expected less than 2^60 elements "
-                    "for all {} rows",
-                    op, argument, row_stride, rows));
-  }
-  if (data == nullptr && rows > 0 && row_size > 0) {
-    throw InvalidArgument(
-        fmt::format("{}: {} has no memory for {} x {} elements", op, argument, rows, row_size));
   }
 }
 
