@@ -52,8 +52,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::int64_t kTileFloats = 4096;  // 16 KiB, half of a small L1
 constexpr std::int64_t kMaxTileRows = 32;
+constexpr std::int64_t kMaxLoneRows = 256;  // of a token that is alone: it does not stay in a tile
 
-static_assert(kMaxTileRows % kRows == 0);
+static_assert(kMaxTileRows % kRows == 0 && kMaxLoneRows % kRows == 0);
+static_assert(kMaxLoneRows <= kMaxBlock * kMaxTileRows);
 
 // What a task reads and writes besides the state.
 template <class T>
@@ -94,7 +96,7 @@ struct Tile {
   static constexpr std::int64_t kLargest = std::max(kRows * contract::kMaxKeyDim, kTileFloats);
   HWY_ALIGN float state[kLargest];
   HWY_ALIGN float value[kMaxBlock * kMaxTileRows];
-  HWY_ALIGN float delta[kMaxTileRows];
+  HWY_ALIGN float delta[kMaxLoneRows];
 };
 
 // One group of rows at step t: sums for token t, after the update of token t − 1.
@@ -117,7 +119,7 @@ HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_
   } else if (count > 1) {
     sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
   } else {
-    update_rows(state, now, delta);
+    update_rows<kPerKey>(state, now, delta);
   }
 }
 
@@ -134,18 +136,53 @@ struct Pass {
   float scale;
 };
 
+// Whether run_lone_token serves the whole groups of a block: it has one token, and whole vectors.
+HWY_INLINE bool is_lone(std::int64_t count, std::int64_t key_dim) {
+  return count == 1 && key_dim % std::max<std::int64_t>(8, kStripLanes) == 0;
+}
+
+// The token of a call that has no other, over whole groups of rows. A group is updated while the
+// one after the next is summed, so that its deltas have long been ready.
+template <bool kPerKey>
+HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& tile) {
+  constexpr std::int64_t kLag = 2;
+  Sums sums;
+  const auto state = [&pass](std::int64_t group) {
+    const std::int64_t offset = group * kRows * pass.key_dim;
+    return InState{pass.from + offset, pass.to + offset, pass.key_dim};
+  };
+  const Token& token = *pass.token;
+  for (std::int64_t group = 0; group < groups + kLag; ++group) {
+    const std::int64_t ready = group - kLag;
+    const float* const delta = tile.delta + std::max<std::int64_t>(ready, 0) * kRows;
+    if (group >= groups) {
+      if (ready >= 0) update_rows<kPerKey>(state(ready), token, delta);
+      continue;
+    }
+    if (ready >= 0) {
+      sum_and_update<kPerKey>(state(group), state(ready), token, delta, sums);
+    } else {
+      sweep<false, true, kPerKey>(state(group), Nowhere{}, pass.key_dim, token, delta, token, sums);
+    }
+    const std::int64_t row = group * kRows;
+    finish<kPerKey>(token, sums, pass.recalls, pass.scale, tile.delta + row, tile.value + row);
+  }
+}
+
 // All tokens of a block over a tile of rows. Within a token the groups are independent: while one adds its partials, the
 // next one sweeps.
 template <bool kPerKey>
 HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
   const std::int64_t padded = (pass.key_dim + 7) / 8 * 8;
+  const std::int64_t done = is_lone(pass.count, pass.key_dim) ? pass.rows / kRows * kRows : 0;
+  if (done > 0) run_lone_token<kPerKey>(pass, done / kRows, tile);
   Sums sums;
   for (std::int64_t t = 0; t <= pass.count; ++t) {
-    for (std::int64_t row = 0; row < pass.rows; row += kRows) {
+    for (std::int64_t row = done; row < pass.rows; row += kRows) {
       const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
       const InState state{pass.from + offset, pass.to + offset, pass.key_dim};
       const bool whole = rows == kRows && padded == pass.key_dim;
-      float* const group = tile.state + row * padded;
+      float* const group = tile.state + (row - done) * padded;
       float* const delta = tile.delta + row;
       if (t == 0 && !whole) read_ragged(state.from, rows, pass.key_dim, group);
       step<kPerKey>(state, group, whole, padded, pass.token, t, pass.count, delta, sums);
@@ -166,7 +203,9 @@ void run_block(const float* from, float* to, std::int64_t value_dim, std::int64_
   Tile tile;
   const std::int64_t padded = (key_dim + 7) / 8 * 8;
   const std::int64_t tile_rows =
-      std::clamp<std::int64_t>(kTileFloats / padded / kRows * kRows, kRows, kMaxTileRows);
+      is_lone(count, key_dim)
+          ? kMaxLoneRows
+          : std::clamp<std::int64_t>(kTileFloats / padded / kRows * kRows, kRows, kMaxTileRows);
   for (std::int64_t row = 0; row < value_dim; row += tile_rows) {
     const std::int64_t rows = std::min(tile_rows, value_dim - row);
     const auto size = static_cast<std::size_t>(rows);

@@ -270,32 +270,72 @@ HWY_INLINE void sweep(const From& from, const To& to, std::int64_t padded, const
   if constexpr (kSum) add_partials(r, p, sums);
 }
 
-// Columns from `first` on, as many as whole vectors hold, of the last update of whole rows; returns the next column.
+// The last update of a group of whole rows, memory to memory: without sums rows need no strips, and
+// vectors fill whole cache lines. A group's changes stay in registers over all columns.
 template <class D>
-HWY_INLINE std::int64_t update_columns(D d, const InState& state, const Token& now,
-                                       const float* delta, std::int64_t first) {
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const float *const key = now.plain_key, *const decays = now.plain_decays;
-  const auto factor = hn::Set(d, now.factor);
-  hn::Vec<D> change[kRows];
-  for (std::int64_t row = 0; row < kRows; ++row) change[row] = hn::Set(d, delta[row]);
-  std::int64_t i = first;
-  for (; i + lanes <= state.key_dim; i += lanes) {
-    const auto k = hn::LoadU(d, key + i);
-    const auto a = decays != nullptr ? hn::LoadU(d, decays + i) : factor;
+class RowUpdate {
+ public:
+  HWY_INLINE RowUpdate(D d, const InState& state, const Token& now, const float* delta)
+      : d_(d), state_(state), key_(now.plain_key), decays_(now.plain_decays) {
+    factor_ = hn::Set(d, now.factor);
+    for (std::int64_t row = 0; row < kRows; ++row) change_[row] = hn::Set(d, delta[row]);
+  }
+
+  // Columns i … i + lanes − 1 of all rows.
+  template <bool kPerKey>
+  HWY_INLINE void columns(std::int64_t i) const {
+    const auto k = hn::LoadU(d_, key_ + i);
+    const auto a = kPerKey ? hn::LoadU(d_, decays_ + i) : factor_;
     for (std::int64_t row = 0; row < kRows; ++row) {
-      const std::int64_t at = row * state.key_dim + i;
-      const auto decayed = hn::Mul(a, hn::LoadU(d, state.from + at));
-      hn::StoreU(hn::Add(decayed, hn::Mul(k, change[row])), d, state.to + at);
+      const std::int64_t at = row * state_.key_dim + i;
+      const auto decayed = hn::Mul(a, hn::LoadU(d_, state_.from + at));
+      hn::StoreU(hn::Add(decayed, hn::Mul(k, change_[row])), d_, state_.to + at);
     }
   }
-  return i;
+
+ private:
+  D d_;
+  InState state_;
+  const float* key_;
+  const float* decays_;
+  hn::Vec<D> factor_, change_[kRows];
+};
+
+template <bool kPerKey>
+HWY_INLINE void update_rows(const InState& state, const Token& now, const float* delta) {
+  const RowUpdate<DStrip> update(d_strip, state, now, delta);
+  std::int64_t i = 0;
+  for (; i + kStripLanes <= state.key_dim; i += kStripLanes) update.template columns<kPerKey>(i);
+  if (i < state.key_dim) RowUpdate<D8>(d8, state, now, delta).template columns<kPerKey>(i);
 }
 
-// Memory to memory: without sums rows need no strips, and vectors fill whole cache lines.
-HWY_INLINE void update_rows(const InState& state, const Token& now, const float* delta) {
-  const std::int64_t next = update_columns(d_strip, state, now, delta, 0);
-  if (next < state.key_dim) update_columns(d8, state, now, delta, next);
+// Sums a group for the one token of a call while another group, whose deltas are known, is updated:
+// the reads of the one and the writes of the other keep the memory busy in both directions. key_dim
+// is a multiple of kStripLanes.
+template <bool kPerKey>
+HWY_INLINE void sum_and_update(const InState& summed, const InState& updated, const Token& token,
+                               const float* delta, Sums& sums) {
+  constexpr std::int64_t kStep = std::max<std::int64_t>(8, kStripLanes);
+  const RowUpdate<DStrip> update(d_strip, updated, token, delta);
+  const float *const key = token.key, *const query = token.query, *const decays = token.decays;
+  Strip r[kStrips], p[kStrips];
+  for (int s = 0; s < kStrips; ++s) r[s] = p[s] = set_strip(0.0f, 0.0f);
+  for (std::int64_t i = 0; i < summed.key_dim; i += kStep) {
+    for (std::int64_t block = i; block < i + kStep; block += 8) {
+      const std::int64_t at = block * kStripRows;
+      const Strip k = load_strip(key + at), q = load_strip(query + at);
+      for (int s = 0; s < kStrips; ++s) {
+        Strip x = summed.load(s, block);
+        if constexpr (kPerKey) x = mul_strip(load_strip(decays + at), x);
+        r[s] = mul_add_strip(x, k, r[s]);
+        p[s] = mul_add_strip(x, q, p[s]);
+      }
+    }
+    for (std::int64_t column = i; column < i + kStep; column += kStripLanes) {
+      update.template columns<kPerKey>(column);
+    }
+  }
+  add_partials(r, p, sums);
 }
 
 // A group that is not whole, between memory and the tile: `rows` rows of key_dim columns, zeros around them.
