@@ -29,6 +29,12 @@ bool succeeds(const OrtApi& api, OrtStatus* status) {
   return false;
 }
 
+const void* data_of(const OrtApi& api, const OrtValue* value) {
+  void* data = nullptr;  // the C interface has no reading form
+  check(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
+  return data;
+}
+
 // An attribute's value, if ONNX Runtime reads it as one of this kind.
 std::optional<Attribute> read_attribute(const OrtApi& api, const OrtKernelInfo& info,
                                         const char* name) {
@@ -64,12 +70,57 @@ Node::Value input_of(const OrtApi& api, const OrtKernelInfo& info, std::size_t i
   const OrtValue* value = nullptr;
   check(api, api.KernelInfoGetConstantInput_tensor(&info, index, &constant, &value));
   input.is_constant = constant != 0;
-  if (value != nullptr) {
-    void* data = nullptr;  // the C interface has no reading form
-    check(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
-    input.data = data;
-  }
+  if (value != nullptr) input.data = data_of(api, value);
   return input;
+}
+
+// A value of a graph; null stands for one that the node leaves out.
+Node::Value value_of(const OrtApi& api, const OrtValueInfo* info) {
+  Node::Value value;
+  if (info == nullptr) return value;
+  const char* name = nullptr;
+  check(api, api.GetValueInfoName(info, &name));
+  value.name = name;
+  const OrtTypeInfo* type = nullptr;
+  check(api, api.GetValueInfoTypeInfo(info, &type));
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  if (type != nullptr) check(api, api.CastTypeInfoToTensorInfo(type, &tensor));
+  if (tensor != nullptr) {
+    value.type = type_of(api, *tensor);
+    value.tensor = shape_of(api, *tensor);
+  }
+  check(api, api.ValueInfo_IsConstantInitializer(info, &value.is_constant));
+  if (!value.is_constant) return value;
+  const OrtValue* constant = nullptr;
+  check(api, api.ValueInfo_GetInitializerValue(info, &constant));
+  if (constant != nullptr) value.data = data_of(api, constant);
+  return value;
+}
+
+std::optional<Attribute> read_attribute(const OrtApi& api, const OrtNode& node, const char* name) {
+  const OrtOpAttr* attribute = nullptr;
+  if (!succeeds(api, api.Node_GetAttributeByName(&node, name, &attribute))) return std::nullopt;
+  if (attribute == nullptr) return std::nullopt;
+  OrtOpAttrType type = ORT_OP_ATTR_UNDEFINED;
+  check(api, api.OpAttr_GetType(attribute, &type));
+  std::size_t size = 0;
+  const auto read = [&](auto value) -> Attribute {
+    check(api, api.ReadOpAttr(attribute, type, &value, sizeof(value), &size));
+    return value;
+  };
+  switch (type) {
+    case ORT_OP_ATTR_INT: return read(std::int64_t{0});
+    case ORT_OP_ATTR_FLOAT: return read(0.0f);
+    case ORT_OP_ATTR_STRING: break;
+    default: return Attribute();
+  }
+  std::string text(32, '\0');  // longer ones fail, and say how long they are
+  if (!succeeds(api, api.ReadOpAttr(attribute, type, text.data(), text.size(), &size))) {
+    text.resize(size);
+    check(api, api.ReadOpAttr(attribute, type, text.data(), text.size(), &size));
+  }
+  text.resize(size);
+  return text;
 }
 
 }  // namespace
@@ -116,31 +167,63 @@ Node node_of(const OrtApi& api, const OrtKernelInfo& info) {
   return node;
 }
 
-Call::Call(const OrtApi& api, OrtKernelContext& context, OrtAllocator& allocator)
-    : api_(api), context_(context), allocator_(allocator) {
+Node node_of(const OrtApi& api, const OrtNode& source) {
+  Node node;
+  const char *domain = nullptr, *type = nullptr, *name = nullptr;
+  check(api, api.Node_GetDomain(&source, &domain));
+  check(api, api.Node_GetOperatorType(&source, &type));
+  check(api, api.Node_GetName(&source, &name));
+  node.domain = domain;
+  node.type = type;
+  node.name = name;
+  std::size_t count = 0;
+  check(api, api.Node_GetNumInputs(&source, &count));
+  std::vector<const OrtValueInfo*> values(count);
+  if (count > 0) check(api, api.Node_GetInputs(&source, values.data(), count));
+  for (const OrtValueInfo* value : values) node.inputs.push_back(value_of(api, value));
+  check(api, api.Node_GetNumOutputs(&source, &count));
+  values.resize(count);
+  if (count > 0) check(api, api.Node_GetOutputs(&source, values.data(), count));
+  for (const OrtValueInfo* value : values) node.outputs.push_back(value_of(api, value));
+  node.find_attribute = [&](const char* wanted) { return read_attribute(api, source, wanted); };
+  return node;
+}
+
+Call::Call(const OrtApi& api, OrtKernelContext& context, const Order* order)
+    : api_(api), context_(context), order_(order) {
   std::size_t count = 0;
   check(api, api.KernelContext_GetInputCount(&context, &count));
-  for (std::size_t i = 0; i < std::min(count, kMaxInputs); ++i) {
-    const OrtValue* value = nullptr;
-    check(api, api.KernelContext_GetInput(&context, i, &value));
-    if (value == nullptr) continue;
-    OrtTensorTypeAndShapeInfo* info = nullptr;
-    check(api, api.GetTensorTypeAndShape(value, &info));
-    const auto released = owned(info, api.ReleaseTensorTypeAndShapeInfo);
-    void* data = nullptr;  // the C interface has no reading form
-    check(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
-    inputs_[i] = {true, data, shape_of(api, *info)};
+  const std::size_t inputs = order == nullptr ? count : order->inputs.size();
+  for (std::size_t i = 0; i < std::min(inputs, kMaxInputs); ++i) {
+    const std::ptrdiff_t place =
+        order == nullptr ? static_cast<std::ptrdiff_t>(i) : order->inputs[i];
+    if (place >= 0) read_input(i, static_cast<std::size_t>(place));
   }
   check(api, api.KernelContext_GetOutputCount(&context, &output_count_));
 }
 
+void Call::read_input(std::size_t index, std::size_t place) {
+  const OrtValue* value = nullptr;
+  check(api_, api_.KernelContext_GetInput(&context_, place, &value));
+  if (value == nullptr) return;
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api_, api_.GetTensorTypeAndShape(value, &info));
+  const auto released = owned(info, api_.ReleaseTensorTypeAndShapeInfo);
+  inputs_[index] = {true, data_of(api_, value), shape_of(api_, *info)};
+}
+
 Call::~Call() {
-  for (std::size_t i = 0; i < scratch_count_; ++i) allocator_.Free(&allocator_, scratch_[i]);
+  for (std::size_t i = 0; i < scratch_count_; ++i) allocator_->Free(allocator_, scratch_[i]);
+  if (allocator_ != nullptr) api_.ReleaseAllocator(allocator_);
   if (thread_status_ != nullptr) api_.ReleaseStatus(thread_status_);
 }
 
 std::optional<void*> Call::allocate_output(std::size_t index, const std::int64_t* dims,
                                            std::size_t rank) {
+  if (order_ != nullptr) {
+    if (index >= order_->outputs.size() || order_->outputs[index] < 0) return std::nullopt;
+    index = static_cast<std::size_t>(order_->outputs[index]);
+  }
   if (index >= output_count_) return std::nullopt;
   OrtValue* value = nullptr;
   check(api_, api_.KernelContext_GetOutput(&context_, index, dims, rank, &value));
@@ -152,7 +235,13 @@ std::optional<void*> Call::allocate_output(std::size_t index, const std::int64_t
 
 void* Call::scratch(std::size_t bytes) {
   if (bytes == 0) return nullptr;
-  void* const memory = allocator_.Alloc(&allocator_, bytes);
+  if (allocator_ == nullptr) {
+    OrtMemoryInfo* memory_info = nullptr;
+    check(api_, api_.CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory_info));
+    const auto released = owned(memory_info, api_.ReleaseMemoryInfo);
+    check(api_, api_.KernelContext_GetAllocator(&context_, memory_info, &allocator_));
+  }
+  void* const memory = allocator_->Alloc(allocator_, bytes);
   if (memory == nullptr) throw std::runtime_error(fmt::format("no memory for {} bytes", bytes));
   return scratch_.at(scratch_count_++) = memory;
 }

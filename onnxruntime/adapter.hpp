@@ -1,5 +1,5 @@
-// What every operator's adapter shares: ONNX Runtime's C interface with exceptions, and a running
-// node's tensors as views.
+// What every operator's adapter shares: ONNX Runtime's C interface with exceptions, its nodes as
+// descriptions, and a running node's tensors as views.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "contract/tensor.hpp"
 #include "deltaworks/device.hpp"
@@ -17,12 +18,17 @@
 
 namespace deltaworks::ort {
 
+// Where a host has the inputs and outputs of a node, when it numbers them in its own way; -1: nowhere.
+struct Order {
+  std::vector<std::ptrdiff_t> inputs, outputs;
+};
+
 // A run of a node. Inputs that the node leaves out read as absent.
 class Call {
  public:
   static constexpr std::size_t kMaxInputs = 17;
 
-  Call(const OrtApi& api, OrtKernelContext& context, OrtAllocator& allocator);
+  Call(const OrtApi& api, OrtKernelContext& context, const Order* order = nullptr);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   ~Call();
@@ -71,10 +77,12 @@ class Call {
   static void run(void* call, std::int64_t tasks, ParallelFor::Task task, void* task_data);
   std::optional<void*> allocate_output(std::size_t index, const std::int64_t* dims,
                                        std::size_t rank);
+  void read_input(std::size_t index, std::size_t place);
 
   const OrtApi& api_;
   OrtKernelContext& context_;
-  OrtAllocator& allocator_;
+  const Order* order_;
+  OrtAllocator* allocator_ = nullptr;  // the session's, once there is scratch
   std::array<Input, kMaxInputs> inputs_{};
   std::size_t output_count_ = 0;
   std::array<void*, 3> scratch_{};
@@ -84,6 +92,8 @@ class Call {
 
 // A node of the custom-operator interface; it may be read while `info` lives.
 Node node_of(const OrtApi& api, const OrtKernelInfo& info);
+// A node of the graph that an execution provider sees; it may be read while `node` lives.
+Node node_of(const OrtApi& api, const OrtNode& node);
 
 // An object of ONNX Runtime's, with the function of the interface that releases it.
 template <class T, class Release>

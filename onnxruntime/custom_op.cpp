@@ -1,8 +1,6 @@
 #include "custom_op.hpp"
 
-#include <exception>
 #include <limits>
-#include <utility>
 
 namespace deltaworks::ort {
 
@@ -12,26 +10,8 @@ namespace {
 struct Instance {
   const OrtApi& api;
   const CustomOp& op;
-  OrtAllocator* allocator;
   std::unique_ptr<Kernel> kernel;
-
-  ~Instance() { api.ReleaseAllocator(allocator); }
 };
-
-// Runs `body`; no exception crosses the C interface.
-template <class Body>
-OrtStatus* guarded(const OrtApi& api, const char* op, const Body& body) noexcept {
-  try {
-    body();
-    return nullptr;
-  } catch (const InvalidArgument& error) {
-    return api.CreateStatus(ORT_INVALID_ARGUMENT, message_of(op, error.what()).c_str());
-  } catch (const std::exception& error) {
-    return api.CreateStatus(ORT_FAIL, message_of(op, error.what()).c_str());
-  } catch (...) {
-    return api.CreateStatus(ORT_FAIL, op);
-  }
-}
 
 const Operator& description(const OrtCustomOp* op) {
   return static_cast<const CustomOp*>(op)->description();
@@ -41,17 +21,15 @@ OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKern
                          void** kernel) noexcept {
   const Operator& description = ort::description(op);
   return guarded(*api, description.name, [&] {
-    auto created = description.create(node_of(*api, *info));
-    OrtAllocator* allocator = nullptr;
-    check(*api, api->KernelInfoGetAllocator(info, OrtMemTypeDefault, &allocator));
-    *kernel = new Instance{*api, static_cast<const CustomOp&>(*op), allocator, std::move(created)};
+    *kernel = new Instance{*api, static_cast<const CustomOp&>(*op),
+                           description.create(node_of(*api, *info))};
   });
 }
 
 OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
   const auto& instance = *static_cast<const Instance*>(kernel);
   return guarded(instance.api, instance.op.description().name, [&] {
-    Call call(instance.api, *context, *instance.allocator);
+    Call call(instance.api, *context);
     instance.kernel->compute(call);
     call.finish();
   });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -96,6 +97,21 @@ contract::Outcome<Plan> describe(const Node& node);
 // "gated_delta_net: query has …" of the library becomes "GatedDeltaNet: query has …": the operator
 // as the model's author knows it.
 std::string message_of(const std::string& op, std::string_view what);
+
+// Runs `body`; no exception crosses the C interface.
+template <class Body>
+OrtStatus* guarded(const OrtApi& api, const char* op, const Body& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const InvalidArgument& error) {
+    return api.CreateStatus(ORT_INVALID_ARGUMENT, message_of(op, error.what()).c_str());
+  } catch (const std::exception& error) {
+    return api.CreateStatus(ORT_FAIL, message_of(op, error.what()).c_str());
+  } catch (...) {
+    return api.CreateStatus(ORT_FAIL, op);
+  }
+}
 
 std::vector<Operator> varlen_causal_conv_operators();
 std::vector<Operator> gated_delta_net_operators();

@@ -1,18 +1,21 @@
-// The library's only exported function, which SessionOptions.register_custom_ops_library calls.
-#include <exception>
+// What the library exports: RegisterCustomOps for SessionOptions.register_custom_ops_library, and the
+// other two for onnxruntime.register_execution_provider_library.
+#include <algorithm>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "custom_op.hpp"
+#include "execution_provider.hpp"
 
 namespace deltaworks::ort {
 
 namespace {
 
-constexpr std::uint32_t kApiVersion = 18;  // the oldest interface that has every function used here
+// The oldest interfaces that have every function used.
+constexpr std::uint32_t kOldestForOperators = 18, kOldestForProvider = 23;
 
 // Sessions keep pointers into both for as long as they live, so they live as long as the process.
 struct Registration {
@@ -40,29 +43,70 @@ const Registration& registration_for(const OrtApi& api) {
   return *registration;
 }
 
-OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base) {
-  const OrtApi* const api = base.GetApi(kApiVersion);
-  if (api == nullptr) {
-    const std::string message =
-        std::string("deltaworks needs ONNX Runtime 1.23.2 or later, this is ") +
-        base.GetVersionString();
-    return base.GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
+// A host's ONNX Runtime, and the newest interface that it and this library know. Asking it for a
+// newer one would print to standard error.
+struct Runtime {
+  const OrtApi* api;  // null: older than `oldest`
+  std::uint32_t version;
+
+  Runtime(const OrtApiBase& base, std::uint32_t oldest) {
+    unsigned major = 0, minor = 0;
+    std::sscanf(base.GetVersionString(), "%u.%u", &major, &minor);
+    version = major == 1 ? std::min<std::uint32_t>(minor, ORT_API_VERSION) : ORT_API_VERSION;
+    api = version < oldest ? nullptr : base.GetApi(version);
   }
-  try {
-    for (OrtCustomOpDomain* domain : registration_for(*api).domains) {
-      check(*api, api->AddCustomOpDomain(options, domain));
+};
+
+OrtStatus* too_old(const OrtApiBase& base) noexcept {
+  char message[96];
+  std::snprintf(message, sizeof(message),
+                "deltaworks needs ONNX Runtime 1.23.2 or later, this is %s",
+                base.GetVersionString());
+  return base.GetApi(1)->CreateStatus(ORT_FAIL, message);
+}
+
+OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base) noexcept {
+  const Runtime runtime(base, kOldestForOperators);
+  if (runtime.api == nullptr) return too_old(base);
+  return guarded(*runtime.api, "deltaworks", [&] {
+    for (OrtCustomOpDomain* domain : registration_for(*runtime.api).domains) {
+      check(*runtime.api, runtime.api->AddCustomOpDomain(options, domain));
     }
-    return nullptr;
-  } catch (const std::exception& error) {
-    return api->CreateStatus(ORT_FAIL, (std::string("deltaworks: ") + error.what()).c_str());
-  }
+  });
+}
+
+OrtStatus* create_factories(const OrtApiBase& base, OrtEpFactory** factories, std::size_t room,
+                            std::size_t* count) noexcept {
+  const Runtime runtime(base, kOldestForProvider);
+  if (runtime.api == nullptr || runtime.api->GetEpApi() == nullptr) return too_old(base);
+  return guarded(*runtime.api, "deltaworks", [&] {
+    *count = 0;
+    if (room == 0) throw InvalidArgument("no room for a factory, expected room for one");
+    factories[0] = std::make_unique<ProviderFactory>(*runtime.api, runtime.version).release();
+    *count = 1;
+  });
 }
 
 }  // namespace
 
 }  // namespace deltaworks::ort
 
-extern "C" [[gnu::visibility("default")]] OrtStatus* RegisterCustomOps(
-    OrtSessionOptions* options, const OrtApiBase* base) noexcept {
+extern "C" {
+
+[[gnu::visibility("default")]] OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
+                                                            const OrtApiBase* base) noexcept {
   return deltaworks::ort::register_operators(options, *base);
 }
+
+[[gnu::visibility("default")]] OrtStatus* CreateEpFactories(
+    const char* /*registered_name*/, const OrtApiBase* base, const OrtLogger* /*default_logger*/,
+    OrtEpFactory** factories, std::size_t room, std::size_t* count) noexcept {
+  return deltaworks::ort::create_factories(*base, factories, room, count);
+}
+
+[[gnu::visibility("default")]] OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) noexcept {
+  delete static_cast<deltaworks::ort::ProviderFactory*>(factory);
+  return nullptr;
+}
+
+}  // extern "C"

@@ -1,5 +1,6 @@
 """One-node models, sessions with and without the library, runs on bound memory."""
 
+import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +16,13 @@ LIBRARY = os.environ.get(
     "DELTAWORKS_ONNXRUNTIME_LIBRARY",
     str(ROOT / "build/release/lib/libdeltaworks_onnxruntime.so"),
 )
+PROVIDER = "DeltaworksExecutionProvider"
+# "operators", or "provider": sessions with our operators get the execution provider as well, which
+# then claims their nodes.
+ENTRY_POINT = os.environ.get("DELTAWORKS_ENTRY_POINT", "operators")
+VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
+# What ONNX Runtime knows of com.microsoft's GatedDeltaNet and VarlenCausalConvWithState by itself.
+HAS_SCHEMAS, HAS_PACKED_SCHEMA, HAS_KERNELS = (v <= VERSION for v in [(1, 30), (1, 31), (1, 32)])
 BFLOAT16 = ml_dtypes.bfloat16
 ONNX_TYPE = {
     np.dtype(np.float32): TensorProto.FLOAT,
@@ -96,13 +105,38 @@ def poison(dtype, shape):
     return array
 
 
-def session(model, *, library=LIBRARY, threads=1):
+@functools.cache
+def provider_devices():
+    """The execution provider's device; registers the library with the process."""
+    ort.register_execution_provider_library("deltaworks", str(LIBRARY))
+    return [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+
+
+def session(model, *, library=LIBRARY, threads=1, provider=None, log=3):
+    """Sessions with the library have its operators, and the execution provider when the entry point
+    says so. `library=None` is stock ONNX Runtime, with `provider=True` the provider alone."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3
+    options.log_severity_level = log
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if library:
         options.register_custom_ops_library(str(library))
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    if provider is None:
+        provider = library is not None and ENTRY_POINT == "provider"
+    if not provider:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    options.add_provider_for_devices(provider_devices(), {})
+    return ort.InferenceSession(model, options)
+
+
+def claimed(running):
+    """The operators that the execution provider has, sorted; ONNX Runtime 1.24 and later tells."""
+    return sorted(
+        node.op_type
+        for part in running.get_provider_graph_assignment_info()
+        if part.ep_name == PROVIDER
+        for node in part.get_nodes()
+    )
 
 
 def bind(bound, name, array, put):
@@ -130,6 +164,8 @@ def run(node, *, library=LIBRARY, threads=1, symbolic=()):
 
 def run_stock(node):
     """The same node on ONNX Runtime's own kernels."""
+    if not HAS_KERNELS:
+        pytest.skip(f"ONNX Runtime {ort.__version__} has no kernel to compare with")
     return run(node, library=None)
 
 
