@@ -143,13 +143,15 @@ HWY_INLINE bool is_lone(std::int64_t count, std::int64_t key_dim) {
 
 // The token of a call that has no other, over whole groups of rows. A group is updated while the
 // one after the next is summed, so that its deltas have long been ready.
-template <bool kPerKey>
+// kKeyDim, or 0 for any: a constant turns sixteen row pointers into one.
+template <bool kPerKey, std::int64_t kKeyDim>
 HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& tile) {
   constexpr std::int64_t kLag = 2;
   Sums sums;
-  const auto state = [&pass](std::int64_t group) {
-    const std::int64_t offset = group * kRows * pass.key_dim;
-    return InState{pass.from + offset, pass.to + offset, pass.key_dim};
+  const std::int64_t key_dim = kKeyDim > 0 ? kKeyDim : pass.key_dim;
+  const auto state = [&pass, key_dim](std::int64_t group) {
+    const std::int64_t offset = group * kRows * key_dim;
+    return InState{pass.from + offset, pass.to + offset, key_dim};
   };
   const Token& token = *pass.token;
   for (std::int64_t group = 0; group < groups + kLag; ++group) {
@@ -162,7 +164,7 @@ HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& ti
     if (ready >= 0) {
       sum_and_update<kPerKey>(state(group), state(ready), token, delta, sums);
     } else {
-      sweep<false, true, kPerKey>(state(group), Nowhere{}, pass.key_dim, token, delta, token, sums);
+      sweep<false, true, kPerKey>(state(group), Nowhere{}, key_dim, token, delta, token, sums);
     }
     const std::int64_t row = group * kRows;
     finish<kPerKey>(token, sums, pass.recalls, pass.scale, tile.delta + row, tile.value + row);
@@ -175,7 +177,11 @@ template <bool kPerKey>
 HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
   const std::int64_t padded = (pass.key_dim + 7) / 8 * 8;
   const std::int64_t done = is_lone(pass.count, pass.key_dim) ? pass.rows / kRows * kRows : 0;
-  if (done > 0) run_lone_token<kPerKey>(pass, done / kRows, tile);
+  if (done > 0) {
+    const auto run =
+        pass.key_dim == 128 ? run_lone_token<kPerKey, 128> : run_lone_token<kPerKey, 0>;
+    run(pass, done / kRows, tile);
+  }
   Sums sums;
   for (std::int64_t t = 0; t <= pass.count; ++t) {
     for (std::int64_t row = done; row < pass.rows; row += kRows) {

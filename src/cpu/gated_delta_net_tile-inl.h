@@ -288,6 +288,7 @@ class RowUpdate {
     const auto a = kPerKey ? hn::LoadU(d_, decays_ + i) : factor_;
     for (std::int64_t row = 0; row < kRows; ++row) {
       const std::int64_t at = row * state_.key_dim + i;
+      if (state_.from != state_.to) hwy::Prefetch(state_.to + InState::kAhead + at);
       const auto decayed = hn::Mul(a, hn::LoadU(d_, state_.from + at));
       hn::StoreU(hn::Add(decayed, hn::Mul(k, change_[row])), d_, state_.to + at);
     }
