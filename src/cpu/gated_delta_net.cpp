@@ -331,7 +331,8 @@ void skip_head(const View<T, 3>& output, const Sequence& sequence, std::int64_t 
   }
 }
 
-// Tokens first … first + count − 1 of a sequence for value head h; their keys are in the block.
+// Tokens first … first + count − 1 of a sequence for value head h; their keys and
+// gates are in the block.
 template <class T, class G>
 void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
                   const Sequence& sequence, std::int64_t h, std::int64_t first, std::int64_t count,
@@ -344,7 +345,6 @@ void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDelt
   const float* const from = first > 0 || sequence.starts_from_zero
                                 ? to
                                 : args.initial_state->row(sequence.slot_in) + h * size;
-  prepare_gates(args, start, count, h, block);
   capture_gates_and_keys(g, h, capsule, first, block.token, count);
   const Head<T> head{
       .value = args.value.row(start) + h * g.value_dim,
@@ -360,14 +360,41 @@ void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDelt
   run_block(from, to, g.value_dim, g.key_dim, block.token, count, head);
 }
 
-// Value head h of sequence b, or all heads that share its key head when the sequence is long enough for that to save
-// more than it costs in tasks: then the first of them does the work of the others.
+// The head of a task does the work of all value heads that share its key head where that saves more
+// than it costs in tasks: for many tokens, and when there are tasks enough for the threads.
+HWY_INLINE bool shares_keys(const contract::GatedDeltaNetGeometry& g, const Sequence& sequence) {
+  constexpr std::int64_t kManyTokens = 16, kManyTasks = 16;
+  return sequence.length >= kManyTokens || g.sequences * g.key_heads >= kManyTasks;
+}
+
+// Blocks of tokens of value heads h … end − 1, which share a key head.
+template <class T, class G>
+void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+               const Sequence& sequence, std::int64_t h, std::int64_t end) {
+  const std::int64_t vectors = g.decay_per_key ? 3 : 2;
+  const std::int64_t longest = std::min(kMaxBlock, kScratch / (vectors * token_vector(g.key_dim)));
+  Block block;
+  Gates gates;
+  for (std::int64_t first = 0; first < sequence.length; first += longest) {
+    const std::int64_t start = sequence.start + first;
+    const std::int64_t count = std::min(longest, sequence.length - first);
+    const std::int64_t at_once = kMaxBlock / count;
+    prepare_keys(args, start, count, h / g.heads_per_key(), block);
+    for (std::int64_t head = h; head < end; ++head) {
+      const std::int64_t place = (head - h) % at_once;
+      if (place == 0) prepare_gates(args, start, count, head, std::min(at_once, end - head), gates);
+      choose_gates(args, start, count, head, place, gates, block);
+      run_block_of(args, g, sequence, head, first, count, block);
+    }
+  }
+}
+
+// Value head h of sequence b, or all heads that share its key head.
 template <class T, class G>
 void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
               std::int64_t b, std::int64_t h) {
-  constexpr std::int64_t kWorthSharing = 16;  // tokens
   const Sequence sequence = sequence_of(args, b);
-  const bool shares = sequence.length >= kWorthSharing;
+  const bool shares = shares_keys(g, sequence);
   if (shares && h % g.heads_per_key() != 0) return;
   const std::int64_t end = shares ? h + g.heads_per_key() : h + 1;
   for (std::int64_t head = h; head < end; ++head) {
@@ -378,17 +405,7 @@ void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
       open_state(args, g, sequence, head);
     }
   }
-  if (sequence.is_skipped) return;
-  const std::int64_t vectors = g.decay_per_key ? 3 : 2;
-  const std::int64_t longest = std::min(kMaxBlock, kScratch / (vectors * token_vector(g.key_dim)));
-  Block block;
-  for (std::int64_t first = 0; first < sequence.length; first += longest) {
-    const std::int64_t count = std::min(longest, sequence.length - first);
-    prepare_keys(args, sequence.start + first, count, h / g.heads_per_key(), block);
-    for (std::int64_t head = h; head < end; ++head) {
-      run_block_of(args, g, sequence, head, first, count, block);
-    }
-  }
+  if (!sequence.is_skipped) run_heads(args, g, sequence, h, end);
 }
 
 // Replay of one value head: the update of each slot, rounded as the engine rounds it.

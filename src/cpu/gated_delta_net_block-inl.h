@@ -78,85 +78,86 @@ HWY_INLINE float dot_of(const float* a, const float* b, std::int64_t key_dim) {
   return sum8(sum);
 }
 
-// exp of the log decays `raw[0 … count)` of one head, a_log and dt_bias applied; dt_bias_step 0:
-// one bias for all.
+// exp of the log decays `raw[0 … count)`, each with its a_log and dt_bias applied.
 template <class T, class G>
 void decay_factors(const GatedDeltaNetArgs<T, G>& args, const float* raw, std::int64_t count,
-                   std::int64_t h, const float* dt_bias, std::int64_t dt_bias_step,
-                   float* factors) {
+                   const float* a_log, const float* dt_bias, float* factors) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t i = 0; i < count; i += lanes) {
     const auto n = static_cast<std::size_t>(std::min(lanes, count - i));
     auto g = load_float_n(d, raw + i, n);
     if (args.gate_activation != GateActivation::kNone) {
-      const auto a_log = hn::Set(d, (*args.a_log)(h));
-      const auto bias = dt_bias_step == 0 ? hn::Set(d, *dt_bias) : load_float_n(d, dt_bias + i, n);
+      const auto scale = load_float_n(d, a_log + i, n), bias = load_float_n(d, dt_bias + i, n);
       g = args.gate_activation == GateActivation::kSoftplus
-              ? softplus_log_decay(d, g, a_log, bias)
-              : sigmoid_log_decay(d, g, a_log, bias, args.gate_lower_bound);
+              ? softplus_log_decay(d, g, scale, bias)
+              : sigmoid_log_decay(d, g, scale, bias, args.gate_lower_bound);
     }
     store_float_n(exp(d, g), d, factors + i, n);
   }
 }
 
-// Factors of `count` tokens from `start` on, for value head h.
+// Decay factors and update rates of a block's tokens for some value heads at once, so that vectors
+// are full also when there is one token: element (head − first head) · tokens + token.
+struct Gates {
+  float factor[kMaxBlock], beta[kMaxBlock];
+};
+
 template <class T, class G>
 void scalar_decays(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
-                   std::int64_t h, Token* token) {
-  float factor[kMaxBlock];
+                   std::int64_t first_head, std::int64_t heads, float* factor) {
   if (!args.decay) {
-    std::fill_n(factor, kMaxBlock, 1.0f);
-  } else {
-    for (std::int64_t t = 0; t < count; ++t) factor[t] = to_float((*args.decay)(start + t, h));
-    const float* const bias = args.dt_bias ? &(*args.dt_bias)(h) : nullptr;
-    decay_factors(args, factor, count, h, bias, 0, factor);
+    std::fill_n(factor, heads * count, 1.0f);
+    return;
   }
-  for (std::int64_t t = 0; t < count; ++t) {
-    token[t].factor = factor[t];
-    token[t].decays = nullptr;
+  float a_log[kMaxBlock] = {}, dt_bias[kMaxBlock] = {};
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::int64_t t = 0; t < count; ++t) {
+      const std::int64_t i = head * count + t, h = first_head + head;
+      factor[i] = to_float((*args.decay)(start + t, h));
+      if (args.a_log) a_log[i] = (*args.a_log)(h);
+      if (args.dt_bias) dt_bias[i] = (*args.dt_bias)(h);
+    }
+  }
+  decay_factors(args, factor, heads * count, a_log, dt_bias, factor);
+}
+
+template <class T, class G>
+void update_rates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
+                  std::int64_t first_head, std::int64_t heads, float* rate) {
+  for (std::int64_t i = 0; i < heads * count; ++i) {
+    rate[i] = args.beta ? to_float((*args.beta)(start + i % count, first_head + i / count)) : 1.0f;
+  }
+  if (!args.beta || args.beta_activation != BetaActivation::kSigmoid) return;
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < heads * count; i += lanes) {
+    const auto n = static_cast<std::size_t>(std::min(lanes, heads * count - i));
+    store_float_n(sigmoid(d, load_float_n(d, rate + i, n)), d, rate + i, n);
   }
 }
 
-// The same per key, as token vectors from `to` on.
+// Decay factors per key of one head, as token vectors from `to` on.
 template <class T, class G>
 void per_key_decays(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
                     std::int64_t h, float* to, Token* token) {
   const auto& decay = *args.decay_per_key;
   const std::int64_t key_dim = decay.extent(2);
-  const float* const bias = args.dt_bias_per_key ? &(*args.dt_bias_per_key)(h, 0)
-                            : args.dt_bias       ? &(*args.dt_bias)(h)
-                                                 : nullptr;
+  float a_log[8] = {}, dt_bias[8] = {};
+  if (args.a_log) std::fill_n(a_log, 8, (*args.a_log)(h));
+  if (args.dt_bias) std::fill_n(dt_bias, 8, (*args.dt_bias)(h));
   for (std::int64_t t = 0; t < count; ++t, to += token_vector(key_dim)) {
     for (std::int64_t i = 0; i < key_dim; i += 8) {
       const std::int64_t n = std::min<std::int64_t>(8, key_dim - i);
       float block[8] = {};
       for (std::int64_t j = 0; j < n; ++j) block[j] = to_float(decay(start + t, h, i + j));
-      const bool each = args.dt_bias_per_key.has_value();
-      decay_factors(args, block, n, h, each ? bias + i : bias, each ? 1 : 0, block);
+      if (args.dt_bias_per_key) std::copy_n(&(*args.dt_bias_per_key)(h, i), n, dt_bias);
+      decay_factors(args, block, n, a_log, dt_bias, block);
       store_block(load8(block), to, i);
     }
     token[t].factor = 1;
     token[t].decays = to;
   }
-}
-
-template <class T, class G>
-void update_rates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
-                  std::int64_t h, Token* token) {
-  float rate[kMaxBlock];
-  for (std::int64_t t = 0; t < count; ++t) {
-    rate[t] = args.beta ? to_float((*args.beta)(start + t, h)) : 1.0f;
-  }
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  if (args.beta && args.beta_activation == BetaActivation::kSigmoid) {
-    for (std::int64_t t = 0; t < count; t += lanes) {
-      const auto n = static_cast<std::size_t>(std::min(lanes, count - t));
-      store_float_n(sigmoid(d, load_float_n(d, rate + t, n)), d, rate + t, n);
-    }
-  }
-  for (std::int64_t t = 0; t < count; ++t) token[t].beta = rate[t];
 }
 
 // What all value heads of a key head share: keys, queries and their products.
@@ -180,20 +181,30 @@ void prepare_keys(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::
   block.token[0].plain_key = block.plain_key;
 }
 
+// The gates of value heads first_head … first_head + heads − 1; heads · count is at most kMaxBlock.
 template <class T, class G>
 void prepare_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
-                   std::int64_t h, Block& block) {
-  if (args.decay_per_key) {
-    float* const decays = block.scratch + 2 * count * token_vector(args.key.extent(2));
-    per_key_decays(args, start, count, h, decays, block.token);
-  } else {
-    scalar_decays(args, start, count, h, block.token);
+                   std::int64_t first_head, std::int64_t heads, Gates& gates) {
+  if (!args.decay_per_key) scalar_decays(args, start, count, first_head, heads, gates.factor);
+  update_rates(args, start, count, first_head, heads, gates.beta);
+}
+
+// Gives the block's tokens the gates of value head h, the one at `place` among the prepared ones.
+template <class T, class G>
+void choose_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
+                  std::int64_t h, std::int64_t place, const Gates& gates, Block& block) {
+  for (std::int64_t t = 0; t < count; ++t) {
+    block.token[t].beta = gates.beta[place * count + t];
+    if (args.decay_per_key) continue;
+    block.token[t].factor = gates.factor[place * count + t];
+    block.token[t].decays = nullptr;
   }
-  update_rates(args, start, count, h, block.token);
   block.token[0].plain_decays = args.decay_per_key ? block.plain_decays : nullptr;
-  if (args.decay_per_key && count == 1) {
-    gather(block.token[0].decays, args.key.extent(2), block.plain_decays);
-  }
+  if (!args.decay_per_key) return;
+  const std::int64_t key_dim = args.key.extent(2);
+  per_key_decays(args, start, count, h, block.scratch + 2 * count * token_vector(key_dim),
+                 block.token);
+  if (count == 1) gather(block.token[0].decays, key_dim, block.plain_decays);
 }
 
 }  // namespace HWY_NAMESPACE
