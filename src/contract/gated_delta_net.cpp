@@ -77,10 +77,12 @@ void check_separate(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaN
 void check_sequences(Checker& check, const GatedDeltaNetOperands& in, GatedDeltaNetGeometry& g,
                      bool batched) {
   if (in.cu_seqlens) {
-    check.require(!batched,
-                  "cu_seqlens is given, expected none beside query of shape "
-                  "{}: its first dimension already counts sequences",
-                  to_string(in.query));
+    if (batched) {
+      check.fail(
+          fmt::format("cu_seqlens is given, expected none beside query of shape "
+                      "{}: its first dimension already counts sequences",
+                      to_string(in.query)));
+    }
     check.dtype("cu_seqlens", *in.cu_seqlens, DType::kInt32);
     std::int64_t offsets = g.sequences == kUnknown ? kUnknown : g.sequences + 1;
     check.shape("cu_seqlens", *in.cu_seqlens, {&offsets});
