@@ -57,16 +57,22 @@ constexpr std::int64_t kMaxLoneRows = 256;  // of a token that is alone: it does
 static_assert(kMaxTileRows % kRows == 0 && kMaxLoneRows % kRows == 0);
 static_assert(kMaxLoneRows <= kMaxBlock * kMaxTileRows);
 
-// What a task reads and writes besides the state.
-template <class T>
-struct Head {
-  const T* value;  // of the block's first token
-  T* output;
-  std::int64_t value_stride, output_stride;
-  float* deltas;  // of the capsule, from the block's first token on
+// The tokens that pass over a head's rows together.
+struct Steps {
+  const Token* token;
+  std::int64_t count;
+  float* deltas;  // of the capsule, from the first of these tokens on
   std::int64_t deltas_stride, captured;
   bool recalls;
   float scale;
+};
+
+// What a task reads and writes besides the state and the capsule.
+template <class T>
+struct Head {
+  const T* value;  // of the first token
+  T* output;
+  std::int64_t value_stride, output_stride;
 };
 
 // One token of a group of rows: its deltas, and its outputs in place of its values.
@@ -123,17 +129,12 @@ HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_
   }
 }
 
-// The rows and tokens that pass together.
+// Rows of the state, and the tokens that pass over them; `deltas` begins at the first row.
 struct Pass {
   const float* from;
   float* to;
   std::int64_t rows, key_dim;
-  const Token* token;
-  std::int64_t count;
-  float* deltas;  // of the capsule
-  std::int64_t deltas_stride, captured;
-  bool recalls;
-  float scale;
+  Steps steps;
 };
 
 // Whether run_lone_token serves the whole groups of a block: it has one token, and whole vectors.
@@ -153,7 +154,7 @@ HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& ti
     const std::int64_t offset = group * kRows * key_dim;
     return InState{pass.from + offset, pass.to + offset, key_dim};
   };
-  const Token& token = *pass.token;
+  const Token& token = *pass.steps.token;
   for (std::int64_t group = 0; group < groups + kLag; ++group) {
     const std::int64_t ready = group - kLag;
     const float* const delta = tile.delta + std::max<std::int64_t>(ready, 0) * kRows;
@@ -167,7 +168,8 @@ HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& ti
       sweep<false, true, kPerKey>(state(group), Nowhere{}, key_dim, token, delta, token, sums);
     }
     const std::int64_t row = group * kRows;
-    finish<kPerKey>(token, sums, pass.recalls, pass.scale, tile.delta + row, tile.value + row);
+    finish<kPerKey>(token, sums, pass.steps.recalls, pass.steps.scale, tile.delta + row,
+                    tile.value + row);
   }
 }
 
@@ -176,14 +178,14 @@ HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& ti
 template <bool kPerKey>
 HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
   const std::int64_t padded = (pass.key_dim + 7) / 8 * 8;
-  const std::int64_t done = is_lone(pass.count, pass.key_dim) ? pass.rows / kRows * kRows : 0;
+  const std::int64_t done = is_lone(pass.steps.count, pass.key_dim) ? pass.rows / kRows * kRows : 0;
   if (done > 0) {
     const auto run =
         pass.key_dim == 128 ? run_lone_token<kPerKey, 128> : run_lone_token<kPerKey, 0>;
     run(pass, done / kRows, tile);
   }
   Sums sums;
-  for (std::int64_t t = 0; t <= pass.count; ++t) {
+  for (std::int64_t t = 0; t <= pass.steps.count; ++t) {
     for (std::int64_t row = done; row < pass.rows; row += kRows) {
       const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
       const InState state{pass.from + offset, pass.to + offset, pass.key_dim};
@@ -191,52 +193,45 @@ HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
       float* const group = tile.state + (row - done) * padded;
       float* const delta = tile.delta + row;
       if (t == 0 && !whole) read_ragged(state.from, rows, pass.key_dim, group);
-      step<kPerKey>(state, group, whole, padded, pass.token, t, pass.count, delta, sums);
-      if (t == pass.count && !whole) write_ragged(group, rows, pass.key_dim, state.to);
-      if (t == pass.count) continue;
+      step<kPerKey>(state, group, whole, padded, pass.steps.token, t, pass.steps.count, delta,
+                    sums);
+      if (t == pass.steps.count && !whole) write_ragged(group, rows, pass.key_dim, state.to);
+      if (t == pass.steps.count) continue;
       float* const value = tile.value + t * kMaxTileRows + row;
-      finish<kPerKey>(pass.token[t], sums, pass.recalls, pass.scale, delta, value);
+      finish<kPerKey>(pass.steps.token[t], sums, pass.steps.recalls, pass.steps.scale, delta,
+                      value);
     }
-    if (t < std::min(pass.captured, pass.count)) {
-      std::copy_n(tile.delta, pass.rows, pass.deltas + t * pass.deltas_stride);
+    if (t < std::min(pass.steps.captured, pass.steps.count)) {
+      std::copy_n(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
     }
   }
 }
 
 template <class T>
 void run_block(const float* from, float* to, std::int64_t value_dim, std::int64_t key_dim,
-               const Token* token, std::int64_t count, const Head<T>& head) {
+               const Head<T>& head, const Steps& steps) {
   Tile tile;
   const std::int64_t padded = (key_dim + 7) / 8 * 8;
   const std::int64_t tile_rows =
-      is_lone(count, key_dim)
+      is_lone(steps.count, key_dim)
           ? kMaxLoneRows
           : std::clamp<std::int64_t>(kTileFloats / padded / kRows * kRows, kRows, kMaxTileRows);
   for (std::int64_t row = 0; row < value_dim; row += tile_rows) {
     const std::int64_t rows = std::min(tile_rows, value_dim - row);
     const auto size = static_cast<std::size_t>(rows);
-    for (std::int64_t t = 0; t < count; ++t) {
+    for (std::int64_t t = 0; t < steps.count; ++t) {
       float* const value = tile.value + t * kMaxTileRows;
       convert(head.value + t * head.value_stride + row, value, size);
       std::fill(value + rows, value + (rows + kRows - 1) / kRows * kRows, 0.0f);
     }
-    const Pass pass{.from = from + row * key_dim,
-                    .to = to + row * key_dim,
-                    .rows = rows,
-                    .key_dim = key_dim,
-                    .token = token,
-                    .count = count,
-                    .deltas = head.deltas + row,
-                    .deltas_stride = head.deltas_stride,
-                    .captured = head.captured,
-                    .recalls = head.recalls,
-                    .scale = head.scale};
-    if (token[0].decays != nullptr) {
+    Pass pass{from + row * key_dim, to + row * key_dim, rows, key_dim, steps};
+    if (steps.captured > 0) pass.steps.deltas += row;
+    if (steps.token[0].decays != nullptr) {
       run_tile<true>(pass, tile);
     } else {
       run_tile<false>(pass, tile);
     }
-    for (std::int64_t t = 0; t < count; ++t) {
+    for (std::int64_t t = 0; t < steps.count; ++t) {
       convert(tile.value + t * kMaxTileRows, head.output + t * head.output_stride + row, size);
     }
   }
@@ -346,18 +341,20 @@ void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDelt
                                 ? to
                                 : args.initial_state->row(sequence.slot_in) + h * size;
   capture_gates_and_keys(g, h, capsule, first, block.token, count);
-  const Head<T> head{
-      .value = args.value.row(start) + h * g.value_dim,
-      .output = args.output.row(start) + h * g.value_dim,
-      .value_stride = args.value.row_stride(),
-      .output_stride = args.output.row_stride(),
+  const Head<T> head{.value = args.value.row(start) + h * g.value_dim,
+                     .output = args.output.row(start) + h * g.value_dim,
+                     .value_stride = args.value.row_stride(),
+                     .output_stride = args.output.row_stride()};
+  const Steps steps{
+      .token = block.token,
+      .count = count,
       .deltas = captures ? capsule.deltas + first * deltas_stride : nullptr,
       .deltas_stride = deltas_stride,
       .captured = captures ? capsule.captured - first : 0,
       .recalls =
           args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta,
       .scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim))};
-  run_block(from, to, g.value_dim, g.key_dim, block.token, count, head);
+  run_block(from, to, g.value_dim, g.key_dim, head, steps);
 }
 
 // The head of a task does the work of all value heads that share its key head where that saves more
