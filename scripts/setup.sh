@@ -35,13 +35,24 @@ onnxruntime_headers() {
     scripts/onnxruntime_headers.sh "$target"
 }
 
+# .venv finds the package in the build folder, so that it is always the one just built.
+python_package() {
+  local file package=$root/build/release/python
+  file=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/deltaworks.pth
+  [[ -f $file && $(<"$file") == "$package" ]] && return
+  say "pointing .venv at build/release/python"
+  echo "$package" >"$file"
+}
+
 say "set-up of $root"
 debian_packages ca-certificates cmake g++ libbenchmark-dev libcli11-dev libfmt-dev libgtest-dev \
-  libhwy-dev ninja-build nlohmann-json3-dev python3-venv
+  libhwy-dev ninja-build nlohmann-json3-dev python3-dev python3-venv
 virtual_environment
 python_packages requirements.txt
 onnxruntime_headers
-quietly configure "configuring build/release" cmake --preset release
+quietly configure "configuring build/release" \
+  cmake --preset release -DDELTAWORKS_PYTHON=ON "-DPython_EXECUTABLE=$venv/bin/python"
 quietly build "building build/release on $(nproc) cores (the first time takes minutes)" \
   cmake --build --preset release
-say "ready: build/release/bin, build/release/lib, .venv"
+python_package
+say "ready: build/release/bin, build/release/lib, .venv with the Python package deltaworks"
