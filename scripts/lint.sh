@@ -41,6 +41,7 @@ else
   check "ruff, format" "$venv/bin/ruff" format --quiet --check .
 fi
 check "shellcheck" shellcheck --external-sources "${shell[@]}"
+check "mypy, the Python package" "$venv/bin/mypy" python/deltaworks
 check "layout" "$venv/bin/python" scripts/check_layout.py
 if ((tidy)); then
   debian_packages clang-tidy
