@@ -40,8 +40,13 @@ contract::VarlenCausalConvGeometry geometry_of(const VarlenCausalConvArgs<T>& ar
             .output = describe(args.output),
             .final_state = describe(args.final_state),
             .state_update = describe(args.state_update),
+            .activation = args.activation,
             .dilation = args.dilation,
-            .state_update_capacity = args.state_update ? args.state_update->extent(1) : 0}));
+            .state_update_capacity = args.state_update ? args.state_update->extent(1) : 0,
+            .kernel_delta = describe(args.kernel_delta),
+            .previous_mask = describe(args.previous_mask),
+            .group_size = args.group_size,
+            .delta_offset = args.delta_offset}));
 }
 
 template <class T>
@@ -50,7 +55,8 @@ contract::CallMemory memory_of(const VarlenCausalConvArgs<T>& args) {
   memory.add("input", args.input).add("weight", args.weight).add("cu_seqlens", args.cu_seqlens);
   memory.add("initial_state", args.initial_state).add("bias", args.bias);
   memory.add("slots_in", args.slots_in).add("slots_out", args.slots_out).add("fresh", args.fresh);
-  memory.add("capture_count", args.capture_count).add("output", args.output);
+  memory.add("capture_count", args.capture_count).add("kernel_delta", args.kernel_delta);
+  memory.add("previous_mask", args.previous_mask).add("output", args.output);
   memory.add("final_state", args.final_state).add("state_update", args.state_update);
   memory.check_apart({{"initial_state", "final_state"}});
   return memory;

@@ -56,6 +56,22 @@ TEST(AccessRanges, ListPitchedAndSharedOperands) {
                                                {"final_state", memory + 200, 30 * kFloat, kWrite}});
 }
 
+TEST(AccessRanges, ListTheDynamicMode) {
+  auto args = convolution();
+  args.weight = {memory + 100, {5, 1, 2}};
+  args.initial_state = args.final_state = {memory + 200, {2, 5, 1}};
+  args.kernel_delta = View<const float, 3>(memory + 400, {3, 4, 5}, 30);
+  args.previous_mask = View<const float, 2>(memory + 500, {3, 1}, 2);
+  expect_ranges(access_ranges(args), {{"input", memory, 23 * kFloat, kRead},
+                                      {"weight", memory + 100, 10 * kFloat, kRead},
+                                      {"cu_seqlens", integers, 12, kRead},
+                                      {"initial_state", memory + 200, 10 * kFloat, kRead},
+                                      {"kernel_delta", memory + 400, 80 * kFloat, kRead},
+                                      {"previous_mask", memory + 500, 5 * kFloat, kRead},
+                                      {"output", memory + 300, 15 * kFloat, kWrite},
+                                      {"final_state", memory + 200, 10 * kFloat, kWrite}});
+}
+
 TEST(AccessRanges, LeaveOutEmptyOperands) {
   auto args = convolution();
   args.weight = {memory + 100, {5, 1, 1}};

@@ -34,6 +34,10 @@ struct VarlenCausalConvArgs {
   OptionalView<T, 3> state_update{};  ///< [sequences, capacity, channels]
   ConvActivation activation = ConvActivation::kNone;
   std::int64_t dilation = 1;
+  OptionalView<const T, 3> kernel_delta{};   ///< [tokens, projected taps, channels / group_size]
+  OptionalView<const T, 2> previous_mask{};  ///< [tokens, 1], exactly with kernel_delta
+  std::int64_t group_size = 1;    ///< of kernel_delta: consecutive channels that share a value
+  std::int64_t delta_offset = 0;  ///< the projected tap of the token itself; its predecessor's next
 };
 
 /// Per sequence and channel, for local token t:
@@ -47,6 +51,14 @@ struct VarlenCausalConvArgs {
 /// round each product first. An empty sequence hands its state on. A sequence with a negative slot
 /// in slots_in or slots_out is skipped: its outputs and captured rows are zeros, no state is read
 /// or written. In place, no sequence may read a slot that another one writes.
+/// Dynamic mode, with kernel_delta: width 2, dilation 1, no bias, no activation. With
+/// g = c / group_size, every step a float32 operation that is rounded to T:
+///   now = weight[c, 0, 1] + kernel_delta[t, delta_offset, g]
+///   before = weight[c, 0, 0] + kernel_delta[t, delta_offset + 1, g]
+///   output = now · x[t] + (before · x[t − 1]) · previous_mask[t]
+/// The mask is a number, not a condition: 0 · NaN is NaN. All targets give equal bits, those of
+/// dflash2_dynamic_conv's activation mode where the mask is 0 or 1 and all values are finite, but
+/// for the sign of a zero. State, capture, slots and splits are as above.
 /// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
 /// Source: ONNX Runtime, com.microsoft::VarlenCausalConvWithState.
 DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,

@@ -81,6 +81,51 @@ void shape_of_capture(Checker& check, const VarlenCausalConvOperands& operands,
               {&shape.sequences, &shape.capacity, &shape.channels});
 }
 
+// What kernel_delta leaves of the other arguments.
+void check_dynamic_rest(Checker& check, const VarlenCausalConvOperands& operands,
+                        const VarlenCausalConvGeometry& shape) {
+  constexpr std::string_view kReason = "kernel_delta is given";
+  check.together("bias", operands.bias.has_value(), false, kReason);
+  check.require(operands.activation == ConvActivation::kNone,
+                "activation is silu, expected none: {}", kReason);
+  check.require(shape.dilation == 1, "dilation is {}, expected 1: {}", shape.dilation, kReason);
+  if (shape.width == kUnknown || shape.width == 2) return;
+  check.fail(fmt::format("weight has shape {}, expected a width of 2: {}",
+                         to_string(operands.weight), kReason));
+}
+
+void shape_of_dynamic(Checker& check, const VarlenCausalConvOperands& operands,
+                      VarlenCausalConvGeometry& shape) {
+  const bool is_dynamic = operands.kernel_delta.has_value();
+  check.together("previous_mask", operands.previous_mask.has_value(), is_dynamic,
+                 is_dynamic ? "kernel_delta is given" : "kernel_delta is missing");
+  check.require(is_dynamic || operands.group_size == 1,
+                "group_size is {}, expected 1: kernel_delta is missing", operands.group_size);
+  check.require(is_dynamic || operands.delta_offset == 0,
+                "delta_offset is {}, expected 0: kernel_delta is missing", operands.delta_offset);
+  if (!is_dynamic) return;
+  check_dynamic_rest(check, operands, shape);
+  check.require(operands.group_size >= 1, "group_size is {}, expected at least 1",
+                operands.group_size);
+  check.require(operands.delta_offset >= 0, "delta_offset is {}, expected at least 0",
+                operands.delta_offset);
+  if (!check.ok()) return;
+  std::int64_t taps = kUnknown, groups = kUnknown, one = 1;
+  if (shape.channels != kUnknown) {
+    groups = shape.channels / operands.group_size;
+    check.require(groups * operands.group_size == shape.channels,
+                  "group_size is {}, expected a divisor of {}, the number of channels",
+                  operands.group_size, shape.channels);
+  }
+  check.shape("kernel_delta", operands.kernel_delta, {&shape.tokens, &taps, &groups});
+  check.shape("previous_mask", operands.previous_mask, {&shape.tokens, &one});
+  if (taps != kUnknown && taps - 2 < operands.delta_offset) {
+    check.fail(fmt::format("kernel_delta has shape {}, expected 2 taps from delta_offset {} on",
+                           to_string(*operands.kernel_delta), operands.delta_offset));
+  }
+  check.size("kernel_delta", {shape.tokens, taps, groups});
+}
+
 // Types, and extents that no tensor can have.
 void check_tensors(Checker& check, const VarlenCausalConvOperands& operands) {
   check_element(check, "input", operands.input);
@@ -102,6 +147,8 @@ void check_tensors(Checker& check, const VarlenCausalConvOperands& operands) {
   each(element, "output", operands.output);
   each(element, "final_state", operands.final_state);
   each(element, "state_update", operands.state_update);
+  each(element, "kernel_delta", operands.kernel_delta);
+  each(element, "previous_mask", operands.previous_mask);
 }
 
 }  // namespace
@@ -113,6 +160,7 @@ Outcome<VarlenCausalConvGeometry> varlen_causal_conv(std::string_view op,
   check_tensors(check, operands);
   check.shape("input", operands.input, {&shape.tokens, &shape.channels});
   shape_of_weight(check, operands, shape);
+  shape_of_dynamic(check, operands, shape);
   shape_of_sequences(check, operands, shape);
   check.shape("bias", operands.bias, {&shape.channels});
   shape_of_states(check, operands, shape);

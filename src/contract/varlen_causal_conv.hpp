@@ -25,8 +25,13 @@ struct VarlenCausalConvOperands {
   Operand output{};
   Operand final_state{};
   Operand state_update{};
+  ConvActivation activation = ConvActivation::kNone;
   std::int64_t dilation = 1;
   std::int64_t state_update_capacity = 0;
+  Operand kernel_delta{};
+  Operand previous_mask{};
+  std::int64_t group_size = 1;
+  std::int64_t delta_offset = 0;
 };
 
 // Every extent may be kUnknown when no operand tells it.

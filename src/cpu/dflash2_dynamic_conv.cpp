@@ -13,6 +13,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "cpu/dynamic_tap-inl.h"
 #include "cpu/load-inl.h"
 
 #ifndef DELTAWORKS_CPU_DFLASH2_DYNAMIC_CONV_ONCE_
@@ -63,55 +64,6 @@ struct Chunk {
   HWY_ALIGN float base[kTaps * kTapStep];
   HWY_ALIGN float coefficients[kTile * kTaps * kTapStep];
 };
-
-// The coefficients of the groups, each repeated for its channels in [begin, end). A store may run
-// over into the next group, which comes later and overwrites it; behind `end` there is room.
-HWY_INLINE void spread(const float* wide, std::int64_t group_size, std::int64_t begin,
-                       std::int64_t end, float* to) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t first = begin / group_size, last = (end - 1) / group_size;
-  for (std::int64_t group = first; group <= last; ++group) {
-    const auto value = hn::Set(d, wide[group - first]);
-    const std::int64_t stop = std::min((group + 1) * group_size, end);
-    for (std::int64_t c = std::max(group * group_size, begin); c < stop; c += lanes) {
-      hn::StoreU(value, d, to + (c - begin));
-    }
-  }
-}
-
-// A result of values of type T, as the activation mode rounds it. The NaNs of bfloat16 values end in
-// zeros, so that no rounding carries into them.
-template <class D>
-HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v, BFloat16) {
-  const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::BitCast(du, v);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const auto nearest = hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
-  return hn::BitCast(d, hn::And(nearest, hn::Set(du, 0xffff0000u)));
-}
-
-template <class D>
-HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v, Float16) {
-  if constexpr (kHasHalfConversion) {
-    const hn::Rebind<hwy::float16_t, D> dhalf;
-    return hn::PromoteTo(d, hn::DemoteTo(dhalf, v));
-  } else {
-    return round_to(d, v, Float16{});
-  }
-}
-
-template <bool kRounds, class T, class D>
-HWY_INLINE hn::Vec<D> step(D d, hn::Vec<D> v) {
-  if constexpr (kRounds) return rounded(d, v, T{});
-  return v;
-}
-
-template <bool kRounds, class T, class D, class V = hn::Vec<D>>
-HWY_INLINE V product(D d, V base, V coefficient, V x) {
-  const V weight = step<kRounds, T>(d, hn::Add(base, coefficient));
-  return step<kRounds, T>(d, hn::Mul(weight, x));
-}
 
 // n channels from `channel` on, of every row of the tile: a window of samples slides down it. The
 // coefficients, from `at` on in each row, are one number for all of them, or one for each.

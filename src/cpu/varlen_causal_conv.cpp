@@ -15,6 +15,7 @@
 
 #include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
+#include "cpu/varlen_causal_conv_dynamic-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
@@ -351,6 +352,8 @@ void run_unit(const VarlenCausalConvArgs<T>& args,
       std::memset(output + token * args.output.row_stride() + begin, 0,
                   static_cast<std::size_t>(end - begin) * sizeof(T));
     }
+  } else if (args.kernel_delta) {
+    dynamic_outputs(args, first, x.state, first + unit.begin, first + unit.end, begin, end);
   } else {
     const Weights<T> weights{args.weight.data(),
                              args.weight.row_stride(),

@@ -5,6 +5,30 @@
 
 namespace deltaworks::reference {
 
+namespace {
+
+// A sum or product of T's values, as exact in double as float32 can tell, rounded to T.
+template <class T>
+double rounded(double value) {
+  return to_float(from_float<T>(static_cast<float>(value)));
+}
+
+// The dynamic mode: input row `row`, channel c, with the sample before it.
+template <class T>
+double dynamic_output(const VarlenCausalConvArgs<T>& args, std::int64_t row, std::int64_t c,
+                      T previous) {
+  const auto wide = [](T x) { return static_cast<double>(to_float(x)); };
+  const std::int64_t group = c / args.group_size, tap = args.delta_offset;
+  const double now = wide(args.weight(c, 0, 1)) + wide((*args.kernel_delta)(row, tap, group));
+  const double before =
+      wide(args.weight(c, 0, 0)) + wide((*args.kernel_delta)(row, tap + 1, group));
+  const double masked = rounded<T>(rounded<T>(rounded<T>(before) * wide(previous)) *
+                                   wide((*args.previous_mask)(row, 0)));
+  return rounded<T>(rounded<T>(rounded<T>(now) * wide(args.input(row, c))) + masked);
+}
+
+}  // namespace
+
 template <class T>
 void varlen_causal_conv(const VarlenCausalConvArgs<T>& args, const View<double, 2>& output) {
   const std::int64_t channels = args.weight.extent(0), width = args.weight.extent(2);
@@ -27,8 +51,9 @@ void varlen_causal_conv(const VarlenCausalConvArgs<T>& args, const View<double, 
           acc += static_cast<double>(to_float(args.weight(c, 0, j))) *
                  to_float(x(t - history + j * args.dilation));
         }
-        const bool silu = args.activation == ConvActivation::kSilu;
-        output(first + t, c) = skipped ? 0 : silu ? acc / (1 + std::exp(-acc)) : acc;
+        if (args.activation == ConvActivation::kSilu) acc /= 1 + std::exp(-acc);
+        if (args.kernel_delta && !skipped) acc = dynamic_output(args, first + t, c, x(t - 1));
+        output(first + t, c) = skipped ? 0 : acc;
       }
       for (std::int64_t p = 0; !skipped && p < history; ++p) {
         args.final_state(slot_out, c, p) = x(length - history + p);

@@ -20,10 +20,14 @@ struct ConvCase {
   ConvActivation activation = ConvActivation::kNone;
   std::vector<std::int32_t> cu_seqlens{0}, slots_in{}, slots_out{}, fresh{}, counts{};
   std::vector<T> input{}, weight{}, bias{}, state{};
+  // The dynamic mode, where projected_taps > 0.
+  std::int64_t projected_taps = 0, group_size = 1, delta_offset = 0;
+  std::vector<T> kernel_delta{}, previous_mask{};
 
   std::int64_t sequences() const { return static_cast<std::int64_t>(cu_seqlens.size()) - 1; }
   std::int64_t tokens() const { return cu_seqlens.back(); }
   std::int64_t history() const { return (width - 1) * dilation; }
+  std::int64_t groups() const { return channels / group_size; }
   std::int64_t length(std::int64_t b) const {
     const auto at = static_cast<std::size_t>(b);
     return cu_seqlens[at + 1] - cu_seqlens[at];
@@ -61,6 +65,12 @@ VarlenCausalConvArgs<T> args_of(const ConvCase<T>& c, T* output, T* final_state,
   if (c.capacity >= 0) {
     args.capture_count = view_of<1>(c.counts, {c.sequences()});
     args.state_update = View<T, 3>(state_update, {c.sequences(), c.capacity, c.channels});
+  }
+  if (c.projected_taps > 0) {
+    args.kernel_delta = view_of<3>(c.kernel_delta, {c.tokens(), c.projected_taps, c.groups()});
+    args.previous_mask = view_of<2>(c.previous_mask, {c.tokens(), 1});
+    args.group_size = c.group_size;
+    args.delta_offset = c.delta_offset;
   }
   return args;
 }
@@ -138,6 +148,23 @@ ConvCase<T> random_case(Random& random, std::int64_t channels, std::int64_t widt
   return c;
 }
 
+// The dynamic mode over random geometry; the mask is any number.
+template <class T>
+ConvCase<T> random_dynamic_case(Random& random, const std::vector<std::int32_t>& cu_seqlens) {
+  constexpr std::int64_t kGroupSizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 32, 100, 300};
+  const std::int64_t group_size = kGroupSizes[random.integer(0, std::size(kGroupSizes) - 1)];
+  auto c =
+      random_case<T>(random, group_size * random.integer(1, 600 / group_size), 2, 1, cu_seqlens);
+  c.activation = ConvActivation::kNone;
+  c.bias.clear();
+  c.group_size = group_size;
+  c.projected_taps = random.integer(2, 6);
+  c.delta_offset = random.integer(0, c.projected_taps - 2);
+  c.kernel_delta = random.normal<T>(c.tokens() * c.projected_taps * c.groups(), 0.3);
+  c.previous_mask = random.normal<T>(c.tokens());
+  return c;
+}
+
 // Tokens [begin, end) of sequence b alone, from a state of its own.
 template <class T>
 ConvCase<T> part_of(const ConvCase<T>& c, std::int64_t b, std::int64_t begin, std::int64_t end,
@@ -147,6 +174,13 @@ ConvCase<T> part_of(const ConvCase<T>& c, std::int64_t b, std::int64_t begin, st
   part.cu_seqlens = {0, static_cast<std::int32_t>(end - begin)};
   part.input.assign(c.input.begin() + (first + begin) * c.channels,
                     c.input.begin() + (first + end) * c.channels);
+  if (c.projected_taps > 0) {
+    const std::int64_t row = c.projected_taps * c.groups();
+    part.kernel_delta.assign(c.kernel_delta.begin() + (first + begin) * row,
+                             c.kernel_delta.begin() + (first + end) * row);
+    part.previous_mask.assign(c.previous_mask.begin() + first + begin,
+                              c.previous_mask.begin() + first + end);
+  }
   part.state = state;
   part.slots = 1;
   part.slots_in.clear();

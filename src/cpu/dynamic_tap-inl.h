@@ -1,0 +1,79 @@
+// The arithmetic of taps whose weights depend on the row: one place, so that dflash2_dynamic_conv
+// and the dynamic mode of varlen_causal_conv give equal bits. Nothing is fused.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/load-inl.h"
+
+#if defined(DELTAWORKS_CPU_DYNAMIC_TAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWORKS_CPU_DYNAMIC_TAP_INL_H_
+#undef DELTAWORKS_CPU_DYNAMIC_TAP_INL_H_
+#else
+#define DELTAWORKS_CPU_DYNAMIC_TAP_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace deltaworks {
+namespace HWY_NAMESPACE {
+
+// A result of values of type T, rounded to T. The NaNs of bfloat16 values end in zeros, so that no
+// rounding carries into them.
+template <class D>
+HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v, BFloat16) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto nearest = hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
+  return hn::BitCast(d, hn::And(nearest, hn::Set(du, 0xffff0000u)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v, Float16) {
+  if constexpr (kHasHalfConversion) {
+    const hn::Rebind<hwy::float16_t, D> dhalf;
+    return hn::PromoteTo(d, hn::DemoteTo(dhalf, v));
+  } else {
+    return round_to(d, v, Float16{});
+  }
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> rounded(D, hn::Vec<D> v, float) {
+  return v;
+}
+
+template <bool kRounds, class T, class D>
+HWY_INLINE hn::Vec<D> step(D d, hn::Vec<D> v) {
+  if constexpr (kRounds) return rounded(d, v, T{});
+  return v;
+}
+
+template <bool kRounds, class T, class D, class V = hn::Vec<D>>
+HWY_INLINE V product(D d, V base, V coefficient, V x) {
+  const V weight = step<kRounds, T>(d, hn::Add(base, coefficient));
+  return step<kRounds, T>(d, hn::Mul(weight, x));
+}
+
+// The coefficients of the groups, each repeated for its channels in [begin, end). A store may run
+// over into the next group, which comes later and overwrites it; behind `end` there is room.
+HWY_INLINE void spread(const float* wide, std::int64_t group_size, std::int64_t begin,
+                       std::int64_t end, float* to) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t first = begin / group_size, last = (end - 1) / group_size;
+  for (std::int64_t group = first; group <= last; ++group) {
+    const auto value = hn::Set(d, wide[group - first]);
+    const std::int64_t stop = std::min((group + 1) * group_size, end);
+    for (std::int64_t c = std::max(group * group_size, begin); c < stop; c += lanes) {
+      hn::StoreU(value, d, to + (c - begin));
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace deltaworks
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target
