@@ -1,8 +1,6 @@
 // com.microsoft::VarlenCausalConvWithState
 #include "deltaworks/varlen_causal_conv.hpp"
 
-#include <fmt/format.h>
-
 #include "contract/values.hpp"
 #include "contract/varlen_causal_conv.hpp"
 #include "custom_op.hpp"
@@ -13,7 +11,16 @@ namespace {
 
 constexpr const char* kName = "VarlenCausalConvWithState";
 
-enum Input { kInput, kWeight, kOffsets, kBias, kInitialState, kCaptureCount, kKernelDelta, kMask };
+enum Input {
+  kInput,
+  kWeight,
+  kOffsets,
+  kBias,
+  kInitialState,
+  kCaptureCount,
+  kKernelDelta,
+  kPreviousMask
+};
 enum Output { kOutput, kFinalState, kStateUpdate };
 
 template <class T>
@@ -23,15 +30,10 @@ class VarlenCausalConv final : public Kernel {
       : activation_(contract::value_or_throw(
             contract::parse_conv_activation(kName, node.attribute("activation", "none")))),
         dilation_(node.attribute("dilation", std::int64_t{1})),
-        capacity_(state_update_capacity(node)) {
-    for (const auto& [index, argument] :
-         {std::pair{kKernelDelta, "kernel_delta"}, std::pair{kMask, "previous_mask"}}) {
-      if (!node.has_input(index)) continue;
-      throw InvalidArgument(
-          fmt::format("{} is given, expected none: the dynamic mode is not "
-                      "available on the CPU",
-                      argument));
-    }
+        capacity_(state_update_capacity(node)),
+        group_size_(node.attribute("group_size", std::int64_t{1})),
+        delta_offset_(node.attribute("delta_offset", std::int64_t{0})),
+        is_dynamic_(node.has_input(kKernelDelta)) {
     known_ = geometry(node);
   }
 
@@ -46,7 +48,11 @@ class VarlenCausalConv final : public Kernel {
         .final_state = call.output<T, 3>(kFinalState, {g.sequences, g.channels, g.history}),
         .bias = call.optional_view<T, 1>(kBias),
         .activation = activation_,
-        .dilation = dilation_};
+        .dilation = dilation_,
+        .kernel_delta = call.optional_view<T, 3>(kKernelDelta),
+        .previous_mask = call.optional_view<T, 2>(kPreviousMask),
+        .group_size = group_size_,
+        .delta_offset = delta_offset_};
     const auto update =
         call.optional_output<T, 3>(kStateUpdate, {g.sequences, capacity_, g.channels});
     if (capacity_ > 0 && update) {
@@ -64,7 +70,7 @@ class VarlenCausalConv final : public Kernel {
              {"width", g.width},
              {"dilation", g.dilation},
              {"capacity", g.capacity}},
-            "direct",
+            is_dynamic_ ? "dynamic" : "direct",
             bytes_of({g.channels, g.history}, sizeof(T)),
             "sequence"};
   }
@@ -79,12 +85,18 @@ class VarlenCausalConv final : public Kernel {
                                              .initial_state = *source.input(kInitialState, 3),
                                              .bias = source.input(kBias, 1),
                                              .capture_count = source.input(kCaptureCount, 1),
+                                             .activation = activation_,
                                              .dilation = dilation_,
-                                             .state_update_capacity = capacity_}));
+                                             .state_update_capacity = capacity_,
+                                             .kernel_delta = source.input(kKernelDelta, 3),
+                                             .previous_mask = source.input(kPreviousMask, 2),
+                                             .group_size = group_size_,
+                                             .delta_offset = delta_offset_}));
   }
 
   ConvActivation activation_;
-  std::int64_t dilation_, capacity_;
+  std::int64_t dilation_, capacity_, group_size_, delta_offset_;
+  bool is_dynamic_;
   contract::VarlenCausalConvGeometry known_;  // as the graph tells it
 };
 

@@ -99,13 +99,6 @@ def test_conv_attributes(attributes, fragment):
     refused(lambda: session(node.model()), "VarlenCausalConvWithState: " + fragment)
 
 
-def test_conv_dynamic_mode_is_named():
-    node = conv.Problem(width=2, bias=False, activation=None, dtype=np.float16).node()
-    delta, mask = np.zeros((11, 2, 5), np.float16), np.ones((11, 1), np.float16)
-    node.inputs += [None, ("kernel_delta", delta), ("previous_mask", mask)]
-    refused(lambda: session(node.model()), "VarlenCausalConvWithState: kernel_delta is given")
-
-
 @pytest.mark.parametrize("count", [-1, 4])
 def test_replay_count(count):
     state, update = normal(2, 6, 3), normal(2, 3, 6)
