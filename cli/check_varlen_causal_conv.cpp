@@ -71,12 +71,60 @@ class Problem {
   std::vector<std::int32_t> capture_;
 };
 
+// Two taps that depend on the token. The reference rounds as the operator does.
+template <class T>
+class DynamicProblem {
+ public:
+  explicit DynamicProblem(Draw& draw)
+      : groups_(draw.integer(1, 20)),
+        group_size_(draw.integer(1, 32)),
+        channels_(groups_ * group_size_),
+        offsets_(draw.cu_seqlens()),
+        input_(draw.normal<T>(offsets_.back() * channels_)),
+        weight_(draw.normal<T>(channels_ * 2, 0.5)),
+        initial_(draw.normal<T>((std::ssize(offsets_) - 1) * channels_)),
+        delta_(draw.normal<T>(offsets_.back() * kTaps * groups_, 0.3)),
+        mask_(draw.normal<T>(offsets_.back())) {}
+
+  void check(Measurements& measurements) {
+    const std::int64_t tokens = offsets_.back(), sequences = std::ssize(offsets_) - 1;
+    std::vector<T> output(input_.size()), final_state(initial_.size());
+    std::vector<double> expected(input_.size());
+    VarlenCausalConvArgs<T> args{.input = {input_.data(), {tokens, channels_}},
+                                 .weight = {weight_.data(), {channels_, 1, 2}},
+                                 .cu_seqlens = {offsets_.data(), {sequences + 1}},
+                                 .initial_state = {initial_.data(), {sequences, channels_, 1}},
+                                 .output = {output.data(), {tokens, channels_}},
+                                 .final_state = {final_state.data(), {sequences, channels_, 1}}};
+    args.kernel_delta = {delta_.data(), {tokens, kTaps, groups_}};
+    args.previous_mask = {mask_.data(), {tokens, 1}};
+    args.group_size = group_size_;
+    args.delta_offset = kTaps - 2;
+    reference::varlen_causal_conv(args, View<double, 2>{expected.data(), {tokens, channels_}});
+    varlen_causal_conv(Cpu{}, args);
+    measurements.compare(dtype_of<T>(), "dynamic", output, expected, 0);
+  }
+
+ private:
+  static constexpr std::int64_t kTaps = 4;  // of both stages of a drafter
+
+  std::int64_t groups_, group_size_, channels_;
+  std::vector<std::int32_t> offsets_;
+  std::vector<T> input_, weight_, initial_, delta_, mask_;
+};
+
+template <class T>
+void check_type(Draw& draw, Measurements& measurements) {
+  Problem<T>(draw).check(measurements);
+  DynamicProblem<T>(draw).check(measurements);
+}
+
 }  // namespace
 
 void check_varlen_causal_conv(Draw& draw, Measurements& measurements) {
-  Problem<float>(draw).check(measurements);
-  Problem<Float16>(draw).check(measurements);
-  Problem<BFloat16>(draw).check(measurements);
+  check_type<float>(draw, measurements);
+  check_type<Float16>(draw, measurements);
+  check_type<BFloat16>(draw, measurements);
 }
 
 }  // namespace deltaworks::cli
