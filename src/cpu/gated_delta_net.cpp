@@ -18,7 +18,7 @@
 #include <tuple>
 
 #include "cpu/gated_delta_net_block-inl.h"
-#include "cpu/gated_delta_net_tile-inl.h"
+#include "cpu/gated_delta_net_pass-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/sum-inl.h"
 
@@ -49,193 +49,6 @@ namespace deltaworks {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-constexpr std::int64_t kTileFloats = 4096;  // 16 KiB, half of a small L1
-constexpr std::int64_t kMaxTileRows = 32;
-constexpr std::int64_t kMaxLoneRows = 256;  // of a token that is alone: it does not stay in a tile
-
-static_assert(kMaxTileRows % kRows == 0 && kMaxLoneRows % kRows == 0);
-static_assert(kMaxLoneRows <= kMaxBlock * kMaxTileRows);
-
-// The tokens that pass over a head's rows together.
-struct Steps {
-  const Token* token;
-  std::int64_t count;
-  float* deltas;  // of the capsule, from the first of these tokens on
-  std::int64_t deltas_stride, captured;
-  bool recalls;
-  float scale;
-};
-
-// What a task reads and writes besides the state and the capsule.
-template <class T>
-struct Head {
-  const T* value;  // of the first token
-  T* output;
-  std::int64_t value_stride, output_stride;
-};
-
-// One token of a group of rows: its deltas, and its outputs in place of its values.
-template <bool kPerKey>
-HWY_INLINE void finish(const Token& token, const Sums& sums, bool recalls, float scale,
-                       float* delta, float* value) {
-  for (std::int64_t part = 0; part < kRowParts; ++part) {
-    auto recalled = sums.recalled[part], queried = sums.queried[part];
-    if constexpr (!kPerKey) {
-      const auto factor = hn::Set(d_rows, token.factor);
-      recalled = hn::Mul(factor, recalled);
-      queried = hn::Mul(factor, queried);
-    }
-    const std::int64_t row = part * (kRows / kRowParts);
-    auto wanted = hn::LoadU(d_rows, value + row);
-    if (recalls) wanted = hn::Sub(wanted, recalled);
-    const auto change = hn::Mul(hn::Set(d_rows, token.beta), wanted);
-    hn::StoreU(change, d_rows, delta + row);
-    const auto read = hn::Add(queried, hn::Mul(hn::Set(d_rows, token.key_query), change));
-    hn::StoreU(hn::Mul(hn::Set(d_rows, scale), read), d_rows, value + row);
-  }
-}
-
-// Scratch of a tile: its state, and its values, which become its outputs. The values of a token lie far apart in
-// memory (24 KiB with 48 heads of 128), where every one would map to the same cache sets.
-struct Tile {
-  static constexpr std::int64_t kLargest = std::max(kRows * contract::kMaxKeyDim, kTileFloats);
-  HWY_ALIGN float state[kLargest];
-  HWY_ALIGN float value[kMaxBlock * kMaxTileRows];
-  HWY_ALIGN float delta[kMaxLoneRows];
-};
-
-// One group of rows at step t: sums for token t, after the update of token t − 1.
-template <bool kPerKey>
-HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_t padded,
-                     const Token* token, std::int64_t t, std::int64_t count, const float* delta,
-                     Sums& sums) {
-  const InTile tile{group};
-  const Token &now = token[std::max<std::int64_t>(t - 1, 0)], &next = token[std::min(t, count - 1)];
-  if (t > 0 && t < count) {
-    sweep<true, true, kPerKey>(tile, tile, padded, now, delta, next, sums);
-  } else if (t == 0 && !whole) {
-    sweep<false, true, kPerKey>(tile, Nowhere{}, padded, now, delta, next, sums);
-  } else if (t == 0 && count > 1) {
-    sweep<false, true, kPerKey>(state, tile, padded, now, delta, next, sums);
-  } else if (t == 0) {
-    sweep<false, true, kPerKey>(state, Nowhere{}, padded, now, delta, next, sums);
-  } else if (!whole) {
-    sweep<true, false, kPerKey>(tile, tile, padded, now, delta, next, sums);
-  } else if (count > 1) {
-    sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
-  } else {
-    update_rows<kPerKey>(state, now, delta);
-  }
-}
-
-// Rows of the state, and the tokens that pass over them; `deltas` begins at the first row.
-struct Pass {
-  const float* from;
-  float* to;
-  std::int64_t rows, key_dim;
-  Steps steps;
-};
-
-// Whether run_lone_token serves the whole groups of a block: it has one token, and whole vectors.
-HWY_INLINE bool is_lone(std::int64_t count, std::int64_t key_dim) {
-  return count == 1 && key_dim % std::max<std::int64_t>(8, kStripLanes) == 0;
-}
-
-// The token of a call that has no other, over whole groups of rows. A group is updated while the
-// one after the next is summed, so that its deltas have long been ready.
-// kKeyDim, or 0 for any: a constant turns sixteen row pointers into one.
-template <bool kPerKey, std::int64_t kKeyDim>
-HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& tile) {
-  constexpr std::int64_t kLag = 2;
-  Sums sums;
-  const std::int64_t key_dim = kKeyDim > 0 ? kKeyDim : pass.key_dim;
-  const auto state = [&pass, key_dim](std::int64_t group) {
-    const std::int64_t offset = group * kRows * key_dim;
-    return InState{pass.from + offset, pass.to + offset, key_dim};
-  };
-  const Token& token = *pass.steps.token;
-  for (std::int64_t group = 0; group < groups + kLag; ++group) {
-    const std::int64_t ready = group - kLag;
-    const float* const delta = tile.delta + std::max<std::int64_t>(ready, 0) * kRows;
-    if (group >= groups) {
-      if (ready >= 0) update_rows<kPerKey>(state(ready), token, delta);
-      continue;
-    }
-    if (ready >= 0) {
-      sum_and_update<kPerKey>(state(group), state(ready), token, delta, sums);
-    } else {
-      sweep<false, true, kPerKey>(state(group), Nowhere{}, key_dim, token, delta, token, sums);
-    }
-    const std::int64_t row = group * kRows;
-    finish<kPerKey>(token, sums, pass.steps.recalls, pass.steps.scale, tile.delta + row,
-                    tile.value + row);
-  }
-}
-
-// All tokens of a block over a tile of rows. Within a token the groups are independent: while one adds its partials, the
-// next one sweeps.
-template <bool kPerKey>
-HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
-  const std::int64_t padded = (pass.key_dim + 7) / 8 * 8;
-  const std::int64_t done = is_lone(pass.steps.count, pass.key_dim) ? pass.rows / kRows * kRows : 0;
-  if (done > 0) {
-    const auto run =
-        pass.key_dim == 128 ? run_lone_token<kPerKey, 128> : run_lone_token<kPerKey, 0>;
-    run(pass, done / kRows, tile);
-  }
-  Sums sums;
-  for (std::int64_t t = 0; t <= pass.steps.count; ++t) {
-    for (std::int64_t row = done; row < pass.rows; row += kRows) {
-      const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
-      const InState state{pass.from + offset, pass.to + offset, pass.key_dim};
-      const bool whole = rows == kRows && padded == pass.key_dim;
-      float* const group = tile.state + (row - done) * padded;
-      float* const delta = tile.delta + row;
-      if (t == 0 && !whole) read_ragged(state.from, rows, pass.key_dim, group);
-      step<kPerKey>(state, group, whole, padded, pass.steps.token, t, pass.steps.count, delta,
-                    sums);
-      if (t == pass.steps.count && !whole) write_ragged(group, rows, pass.key_dim, state.to);
-      if (t == pass.steps.count) continue;
-      float* const value = tile.value + t * kMaxTileRows + row;
-      finish<kPerKey>(pass.steps.token[t], sums, pass.steps.recalls, pass.steps.scale, delta,
-                      value);
-    }
-    if (t < std::min(pass.steps.captured, pass.steps.count)) {
-      std::copy_n(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
-    }
-  }
-}
-
-template <class T>
-void run_block(const float* from, float* to, std::int64_t value_dim, std::int64_t key_dim,
-               const Head<T>& head, const Steps& steps) {
-  Tile tile;
-  const std::int64_t padded = (key_dim + 7) / 8 * 8;
-  const std::int64_t tile_rows =
-      is_lone(steps.count, key_dim)
-          ? kMaxLoneRows
-          : std::clamp<std::int64_t>(kTileFloats / padded / kRows * kRows, kRows, kMaxTileRows);
-  for (std::int64_t row = 0; row < value_dim; row += tile_rows) {
-    const std::int64_t rows = std::min(tile_rows, value_dim - row);
-    const auto size = static_cast<std::size_t>(rows);
-    for (std::int64_t t = 0; t < steps.count; ++t) {
-      float* const value = tile.value + t * kMaxTileRows;
-      convert(head.value + t * head.value_stride + row, value, size);
-      std::fill(value + rows, value + (rows + kRows - 1) / kRows * kRows, 0.0f);
-    }
-    Pass pass{from + row * key_dim, to + row * key_dim, rows, key_dim, steps};
-    if (steps.captured > 0) pass.steps.deltas += row;
-    if (steps.token[0].decays != nullptr) {
-      run_tile<true>(pass, tile);
-    } else {
-      run_tile<false>(pass, tile);
-    }
-    for (std::int64_t t = 0; t < steps.count; ++t) {
-      convert(tile.value + t * kMaxTileRows, head.output + t * head.output_stride + row, size);
-    }
-  }
-}
 
 // One sequence of a call.
 struct Sequence {
@@ -326,12 +139,12 @@ void skip_head(const View<T, 3>& output, const Sequence& sequence, std::int64_t 
   }
 }
 
-// Tokens first … first + count − 1 of a sequence for value head h; their keys and
-// gates are in the block.
+// Tokens first … first + count − 1 of a sequence for value head h; their keys and gates are in the
+// block. Or one token for value heads h … h + heads − 1, whose rows follow each other everywhere.
 template <class T, class G>
 void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
-                  const Sequence& sequence, std::int64_t h, std::int64_t first, std::int64_t count,
-                  Block& block) {
+                  const Sequence& sequence, std::int64_t h, std::int64_t heads, std::int64_t first,
+                  std::int64_t count, Block& block) {
   const std::int64_t start = sequence.start + first, size = g.value_dim * g.key_dim;
   const std::int64_t deltas_stride = g.value_heads * g.value_dim;
   const Capsule capsule = capsule_of(args, g, sequence, h);
@@ -340,7 +153,10 @@ void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDelt
   const float* const from = first > 0 || sequence.starts_from_zero
                                 ? to
                                 : args.initial_state->row(sequence.slot_in) + h * size;
-  capture_gates_and_keys(g, h, capsule, first, block.token, count);
+  for (std::int64_t i = 0; i < heads; ++i) {
+    capture_gates_and_keys(g, h + i, capsule_of(args, g, sequence, h + i), first, block.token + i,
+                           count);
+  }
   const Head<T> head{.value = args.value.row(start) + h * g.value_dim,
                      .output = args.output.row(start) + h * g.value_dim,
                      .value_stride = args.value.row_stride(),
@@ -348,13 +164,14 @@ void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDelt
   const Steps steps{
       .token = block.token,
       .count = count,
+      .head_rows = g.value_dim,
       .deltas = captures ? capsule.deltas + first * deltas_stride : nullptr,
       .deltas_stride = deltas_stride,
       .captured = captures ? capsule.captured - first : 0,
       .recalls =
           args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta,
       .scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim))};
-  run_block(from, to, g.value_dim, g.key_dim, head, steps);
+  run_block(from, to, heads * g.value_dim, g.key_dim, head, steps);
 }
 
 // The head of a task does the work of all value heads that share its key head where that saves more
@@ -362,6 +179,13 @@ void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDelt
 HWY_INLINE bool shares_keys(const contract::GatedDeltaNetGeometry& g, const Sequence& sequence) {
   constexpr std::int64_t kManyTokens = 16, kManyTasks = 16;
   return sequence.length >= kManyTokens || g.sequences * g.key_heads >= kManyTasks;
+}
+
+// Heads whose rows pass as if they were one head's: then the pipeline of a lone token runs full.
+HWY_INLINE std::int64_t heads_together(const contract::GatedDeltaNetGeometry& g,
+                                       std::int64_t count) {
+  const bool joins = is_lone(count, g.key_dim) && !g.decay_per_key && g.value_dim % kRows == 0;
+  return joins ? std::clamp<std::int64_t>(kMaxLoneRows / g.value_dim, 1, kMaxBlock) : 1;
 }
 
 // Blocks of tokens of value heads h … end − 1, which share a key head.
@@ -375,13 +199,18 @@ void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNe
   for (std::int64_t first = 0; first < sequence.length; first += longest) {
     const std::int64_t start = sequence.start + first;
     const std::int64_t count = std::min(longest, sequence.length - first);
-    const std::int64_t at_once = kMaxBlock / count;
+    const std::int64_t together = heads_together(g, count);
+    const std::int64_t prepared = std::max(together, kMaxBlock / count / together * together);
     prepare_keys(args, start, count, h / g.heads_per_key(), block);
-    for (std::int64_t head = h; head < end; ++head) {
-      const std::int64_t place = (head - h) % at_once;
-      if (place == 0) prepare_gates(args, start, count, head, std::min(at_once, end - head), gates);
-      choose_gates(args, start, count, head, place, gates, block);
-      run_block_of(args, g, sequence, head, first, count, block);
+    for (std::int64_t head = h; head < end; head += together) {
+      const std::int64_t heads = std::min(together, end - head), place = (head - h) % prepared;
+      if (place == 0)
+        prepare_gates(args, start, count, head, std::min(prepared, end - head), gates);
+      for (std::int64_t i = heads - 1; i >= 0; --i) {
+        block.token[i] = block.token[0];
+        choose_gates(args, start, count, head + i, place + i, gates, block, block.token + i);
+      }
+      run_block_of(args, g, sequence, head, heads, first, count, block);
     }
   }
 }

@@ -189,22 +189,22 @@ void prepare_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std:
   update_rates(args, start, count, first_head, heads, gates.beta);
 }
 
-// Gives the block's tokens the gates of value head h, the one at `place` among the prepared ones.
+// Gives `count` tokens the gates of value head h, the one at `place` among the prepared ones.
 template <class T, class G>
 void choose_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
-                  std::int64_t h, std::int64_t place, const Gates& gates, Block& block) {
+                  std::int64_t h, std::int64_t place, const Gates& gates, Block& block,
+                  Token* token) {
   for (std::int64_t t = 0; t < count; ++t) {
-    block.token[t].beta = gates.beta[place * count + t];
+    token[t].beta = gates.beta[place * count + t];
     if (args.decay_per_key) continue;
-    block.token[t].factor = gates.factor[place * count + t];
-    block.token[t].decays = nullptr;
+    token[t].factor = gates.factor[place * count + t];
+    token[t].decays = nullptr;
   }
-  block.token[0].plain_decays = args.decay_per_key ? block.plain_decays : nullptr;
+  token[0].plain_decays = args.decay_per_key ? block.plain_decays : nullptr;
   if (!args.decay_per_key) return;
   const std::int64_t key_dim = args.key.extent(2);
-  per_key_decays(args, start, count, h, block.scratch + 2 * count * token_vector(key_dim),
-                 block.token);
-  if (count == 1) gather(block.token[0].decays, key_dim, block.plain_decays);
+  per_key_decays(args, start, count, h, block.scratch + 2 * count * token_vector(key_dim), token);
+  if (count == 1) gather(token[0].decays, key_dim, block.plain_decays);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -311,14 +311,15 @@ HWY_INLINE void update_rows(const InState& state, const Token& now, const float*
   if (i < state.key_dim) RowUpdate<D8>(d8, state, now, delta).template columns<kPerKey>(i);
 }
 
-// Sums a group for the one token of a call while another group, whose deltas are known, is updated:
+// Sums a group for the one token of a call while another group, whose deltas are known, is updated
+// (`now` is the token of that group's head):
 // the reads of the one and the writes of the other keep the memory busy in both directions. key_dim
 // is a multiple of kStripLanes.
 template <bool kPerKey>
-HWY_INLINE void sum_and_update(const InState& summed, const InState& updated, const Token& token,
-                               const float* delta, Sums& sums) {
+HWY_INLINE void sum_and_update(const InState& summed, const Token& token, const InState& updated,
+                               const Token& now, const float* delta, Sums& sums) {
   constexpr std::int64_t kStep = std::max<std::int64_t>(8, kStripLanes);
-  const RowUpdate<DStrip> update(d_strip, updated, token, delta);
+  const RowUpdate<DStrip> update(d_strip, updated, now, delta);
   const float *const key = token.key, *const query = token.query, *const decays = token.decays;
   Strip r[kStrips], p[kStrips];
   for (int s = 0; s < kStrips; ++s) r[s] = p[s] = set_strip(0.0f, 0.0f);
