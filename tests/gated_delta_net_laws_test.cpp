@@ -86,6 +86,63 @@ TEST_P(GatedDeltaNetLaws, PackedEqualsAlone) {
   }
 }
 
+// A step of many sequences, whose tasks hold several heads each, against one sequence of two tokens:
+// heads that pass together have the bits of heads alone, in outputs, states and capsules.
+TEST_P(GatedDeltaNetLaws, HeadsThatShareATaskKeepTheirBits) {
+  for (int round = 0; round < kRounds / 5; ++round) {
+    Random random(2500 + round);
+    const std::int64_t sequences = random.integer(8, 12);
+    GatedDeltaNetOptions options{.cu_seqlens = {0},
+                                 .key_heads = random.integer(1, 3),
+                                 .heads_per_key = random.integer(2, 9),
+                                 .key_dim = round % 3 == 0 ? 128 : 16 * random.integer(1, 5),
+                                 .value_dim = 8 * random.integer(1, 12),
+                                 .capacity = 2};
+    for (std::int64_t b = 0; b < sequences; ++b) options.cu_seqlens.push_back(2 * b + 2);
+    options.gate_activation = GateActivation::kSoftplus;
+    options.beta_activation = BetaActivation::kSigmoid;
+    GatedDeltaNetProblem<float> problem(random, options);
+    problem.capture_count.assign(static_cast<std::size_t>(sequences), 2);
+    const auto whole = problem.run();
+    // All first tokens in one call: sequences of one token, state after sequence.
+    GatedDeltaNetProblem<float> step = problem;
+    step.o.cu_seqlens = {0};
+    for (std::int64_t b = 0; b < sequences; ++b) step.o.cu_seqlens.push_back(b + 1);
+    const auto first_of = [&](std::vector<float>& values) {
+      const std::int64_t row = std::ssize(values) / problem.tokens();
+      std::vector<float> kept;
+      for (std::int64_t b = 0; b < sequences; ++b) {
+        const auto from = values.begin() + 2 * b * row;
+        kept.insert(kept.end(), from, from + row);
+      }
+      values = kept;
+    };
+    for (auto* values : {&step.query, &step.key, &step.value, &step.decay, &step.beta}) {
+      first_of(*values);
+    }
+    const auto stepped = step.run();
+    const std::int64_t row = problem.value_heads() * options.value_dim,
+                       heads = problem.value_heads();
+    const std::int64_t deltas = 2 * (heads + options.key_heads * options.key_dim);
+    for (std::int64_t b = 0; b < sequences; ++b) {
+      const auto slice = [](const std::vector<float>& all, std::int64_t from, std::int64_t size) {
+        return std::vector<float>(all.begin() + from, all.begin() + from + size);
+      };
+      ASSERT_TRUE(
+          same_bits(slice(stepped.output, b * row, row), slice(whole.output, 2 * b * row, row)));
+      const std::int64_t capsule = b * problem.update_row();
+      ASSERT_TRUE(same_bits(slice(stepped.state_update, capsule, heads),
+                            slice(whole.state_update, capsule, heads)));
+      ASSERT_TRUE(same_bits(slice(stepped.state_update, capsule + deltas, row),
+                            slice(whole.state_update, capsule + deltas, row)));
+      const auto alone = step.part(b, 0, 1, step.state_of(b)).run();
+      ASSERT_TRUE(
+          same_bits(slice(stepped.final_state, b * problem.state_size(), problem.state_size()),
+                    alone.final_state));
+    }
+  }
+}
+
 TEST_P(GatedDeltaNetLaws, ThreadsChangeNoBit) {
   Random random(3000);
   GatedDeltaNetOptions options{.cu_seqlens = {0, 3, 3, 20},
