@@ -120,6 +120,22 @@ void Array::check_layout() const {
       op_, argument_));
 }
 
+void Array::check_type(DType expected) const {
+  contract::Checker check(op_);
+  check.dtype(argument_, tensor_, expected);
+  if (!check.ok()) throw InvalidArgument(check.complaint());
+}
+
+void Array::check_dense() const {
+  std::int64_t row = 1;
+  for (int dim = 1; dim < tensor_.rank; ++dim) row *= tensor_.dims[dim];
+  if (tensor_.dims[0] <= 1 || row == 0 || row_stride_ == row) return;
+  throw InvalidArgument(
+      fmt::format("{}: {} has gaps between what its first index selects, expected a dense array, "
+                  "which numpy.ascontiguousarray gives",
+                  op_, argument_));
+}
+
 Call::Call(const char* op, const nb::kwargs& arguments, std::initializer_list<const char*> results)
     : op_(op), result_names_(results.begin(), results.end()) {
   arguments_.reserve(arguments.size());
@@ -216,6 +232,18 @@ const Array& Call::writable(std::size_t result, nb::handle object) {
   return written_.emplace_back(op_, name, object, true);
 }
 
+const Array& Call::result(std::size_t result, const contract::Tensor& expected) {
+  if (!is_handed_in(result)) results_[result] = make_array("empty", expected);
+  const Array& array = handed_in(result);
+  contract::Checker check(op_);
+  check.dtype(array.argument(), array.tensor(), expected.dtype);
+  check.require(array.tensor().rank == expected.rank && array.tensor().dims == expected.dims,
+                "{} has shape {}, expected {}", array.argument(),
+                contract::to_string(array.tensor()), contract::to_string(expected));
+  if (!check.ok()) throw InvalidArgument(check.complaint());
+  return array;
+}
+
 void Call::no_result(std::size_t result, std::string_view reason) const {
   if (!is_handed_in(result)) return;
   throw InvalidArgument(
@@ -228,11 +256,10 @@ nb::tuple Call::results() const {
   return nb::tuple(list);
 }
 
-nb::object make_array(const char* function, DType dtype, const std::int64_t* extents,
-                      std::size_t rank) {
+nb::object make_array(const char* function, const contract::Tensor& tensor) {
   nb::list shape;
-  for (std::size_t dim = 0; dim < rank; ++dim) shape.append(extents[dim]);
-  return numpy().module.attr(function)(nb::tuple(shape), numpy().dtype(dtype));
+  for (int dim = 0; dim < tensor.rank; ++dim) shape.append(tensor.dims[dim]);
+  return numpy().module.attr(function)(nb::tuple(shape), numpy().dtype(tensor.dtype));
 }
 
 }  // namespace deltaworks::python

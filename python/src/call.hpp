@@ -41,15 +41,32 @@ class Array {
   // Throws when it has another element type or rank.
   template <class T, std::size_t Rank>
   View<T, Rank> view() const;
+  // The elements in a row, whatever the rank. Throws when it has another type, or gaps.
+  template <class T>
+  T* elements() const {
+    check_type(dtype_of<T>());
+    check_dense();
+    return static_cast<T*>(buffer_.buf);
+  }
 
  private:
   void check_layout() const;
+  void check_type(DType expected) const;
+  void check_dense() const;
 
   std::string_view op_, argument_;
   Py_buffer buffer_{};
   contract::Tensor tensor_;
   std::int64_t row_stride_ = 0;
 };
+
+// numpy.empty or numpy.zeros.
+nb::object make_array(const char* function, const contract::Tensor& tensor);
+
+template <class T, std::size_t Rank>
+contract::Tensor tensor_of(const std::array<std::int64_t, Rank>& extents) {
+  return contract::describe(View<T, Rank>(nullptr, extents));
+}
 
 // A run of an operator: its arguments by name, and its results in the order of `results`.
 class Call {
@@ -80,21 +97,20 @@ class Call {
     if (!has(argument)) return std::nullopt;
     return view<T, Rank>(argument);
   }
-  // [tokens, …], where the array may also have [sequences, length, …] in front.
+  // The same elements in these extents: an array of another rank must be dense.
   template <class T, std::size_t Rank>
-  View<const T, Rank> token_view(const char* argument,
-                                 const std::array<std::int64_t, Rank>& extents);
-
-  // The elements of an array without gaps between its rows.
-  template <class T, std::size_t Rank>
-  const T* dense(const char* argument);
+  View<const T, Rank> view_as(const char* argument, const std::array<std::int64_t, Rank>& extents);
 
   // Whether the caller hands this result's memory in.
   bool is_handed_in(std::size_t result) const { return !results_[result].is_none(); }
   const Array& handed_in(std::size_t result);
-  // The result's memory: what the caller hands in, which must have these extents, or a new array.
+  // The result's memory: what the caller hands in, which must have this type and shape, or a new
+  // array.
+  const Array& result(std::size_t result, const contract::Tensor& expected);
   template <class T, std::size_t Rank>
-  View<T, Rank> result(std::size_t result, const std::array<std::int64_t, Rank>& extents);
+  View<T, Rank> result(std::size_t result, const std::array<std::int64_t, Rank>& extents) {
+    return this->result(result, tensor_of<T>(extents)).template view<T, Rank>();
+  }
   // The same for a result of the shape of `like`, starting as its copy when it is made here.
   template <class T, std::size_t Rank>
   View<T, Rank> result_copied_from(std::size_t result, const char* like);
@@ -120,10 +136,6 @@ class Call {
   std::int64_t threads_;
 };
 
-// numpy.empty(extents, dtype) and the like.
-nb::object make_array(const char* function, DType dtype, const std::int64_t* extents,
-                      std::size_t rank);
-
 // Calls body(T{}) with the element type; the contract has refused every other.
 template <class Body>
 auto visit_element(DType dtype, const Body& body) {
@@ -136,8 +148,8 @@ auto visit_element(DType dtype, const Body& body) {
 
 template <class T, std::size_t Rank>
 View<T, Rank> Array::view() const {
+  check_type(dtype_of<T>());
   contract::Checker check(op_);
-  check.dtype(argument_, tensor_, dtype_of<T>());
   check.rank(argument_, tensor_, static_cast<int>(Rank));
   if (!check.ok()) throw InvalidArgument(check.complaint());
   std::array<std::int64_t, Rank> extents;
@@ -146,38 +158,11 @@ View<T, Rank> Array::view() const {
 }
 
 template <class T, std::size_t Rank>
-View<const T, Rank> Call::token_view(const char* argument,
-                                     const std::array<std::int64_t, Rank>& extents) {
-  if (tensor(argument).rank == static_cast<int>(Rank)) return view<T, Rank>(argument);
-  return {dense<T, Rank + 1>(argument), extents};
-}
-
-template <class T, std::size_t Rank>
-const T* Call::dense(const char* argument) {
-  const View<const T, Rank> given = view<T, Rank>(argument);
-  if (!given.is_dense() && given.row_size() > 0) {
-    throw InvalidArgument(fmt::format(
-        "{}: {} has gaps between what its first index selects, expected a dense array, which "
-        "numpy.ascontiguousarray gives",
-        op_, argument));
-  }
-  return given.data();
-}
-
-template <class T, std::size_t Rank>
-View<T, Rank> Call::result(std::size_t result, const std::array<std::int64_t, Rank>& extents) {
-  nb::object& object = results_[result];
-  if (object.is_none()) object = make_array("empty", dtype_of<T>(), extents.data(), Rank);
-  const Array& array = writable(result, object);
-  const View<T, Rank> view = array.view<T, Rank>();
-  if (view.extents() != extents) {
-    contract::Tensor expected{dtype_of<T>(), static_cast<int>(Rank), {}};
-    for (std::size_t dim = 0; dim < Rank; ++dim) expected.dims[dim] = extents[dim];
-    throw InvalidArgument(fmt::format("{}: {} has shape {}, expected {}", op_,
-                                      result_names_[result], contract::to_string(array.tensor()),
-                                      contract::to_string(expected)));
-  }
-  return view;
+View<const T, Rank> Call::view_as(const char* argument,
+                                  const std::array<std::int64_t, Rank>& extents) {
+  const Array& given = array(argument);
+  if (given.tensor().rank == static_cast<int>(Rank)) return given.view<T, Rank>();
+  return {given.elements<T>(), extents};
 }
 
 template <class T, std::size_t Rank>
@@ -189,7 +174,7 @@ View<T, Rank> Call::result_copied_from(std::size_t result, const char* like) {
 
 template <class T, std::size_t Rank>
 View<const T, Rank> Call::zeros(const std::array<std::int64_t, Rank>& extents) {
-  kept_.push_back(make_array("zeros", dtype_of<T>(), extents.data(), Rank));
+  kept_.push_back(make_array("zeros", tensor_of<T>(extents)));
   return arrays_.emplace_back(op_, "zeros", kept_.back(), false).template view<T, Rank>();
 }
 

@@ -92,31 +92,28 @@ std::vector<std::int32_t> uniform_offsets(const Geometry& g) {
 template <class T>
 PackedQkv<T> query_key_value(Call& call, const Geometry& g) {
   if (call.has("key")) {
-    return {call.token_view<T, 3>("query", {g.tokens, g.key_heads, g.key_dim}),
-            call.token_view<T, 3>("key", {g.tokens, g.key_heads, g.key_dim}),
-            call.token_view<T, 3>("value", {g.tokens, g.value_heads, g.value_dim})};
+    return {call.view_as<T, 3>("query", {g.tokens, g.key_heads, g.key_dim}),
+            call.view_as<T, 3>("key", {g.tokens, g.key_heads, g.key_dim}),
+            call.view_as<T, 3>("value", {g.tokens, g.value_heads, g.value_dim})};
   }
   const std::int64_t row = 2 * g.key_heads * g.key_dim + g.value_heads * g.value_dim;
-  return split_qkv<T>(call.token_view<T, 2>("query", {g.tokens, row}), g.key_heads, g.key_dim,
+  return split_qkv<T>(call.view_as<T, 2>("query", {g.tokens, row}), g.key_heads, g.key_dim,
                       g.value_heads, g.value_dim);
 }
 
 template <class T, class G>
 void fill_gates(Call& call, const Geometry& g, GatedDeltaNetArgs<T, G>& args) {
   if (call.has("decay") && g.decay_per_key) {
-    args.decay_per_key = call.token_view<G, 3>("decay", {g.tokens, g.value_heads, g.key_dim});
+    args.decay_per_key = call.view_as<G, 3>("decay", {g.tokens, g.value_heads, g.key_dim});
   } else if (call.has("decay")) {
-    args.decay = call.token_view<G, 2>("decay", {g.tokens, g.value_heads});
+    args.decay = call.view_as<G, 2>("decay", {g.tokens, g.value_heads});
   }
-  if (call.has("beta")) args.beta = call.token_view<G, 2>("beta", {g.tokens, g.value_heads});
+  if (call.has("beta")) args.beta = call.view_as<G, 2>("beta", {g.tokens, g.value_heads});
   args.a_log = call.optional_view<float, 1>("a_log");
-  if (!g.dt_bias_per_key) {
-    args.dt_bias = call.optional_view<float, 1>("dt_bias");
-  } else if (call.tensor("dt_bias").rank == 2) {
-    args.dt_bias_per_key = call.view<float, 2>("dt_bias");
+  if (g.dt_bias_per_key) {
+    args.dt_bias_per_key = call.view_as<float, 2>("dt_bias", {g.value_heads, g.key_dim});
   } else {
-    args.dt_bias_per_key =
-        View<const float, 2>(call.dense<float, 1>("dt_bias"), {g.value_heads, g.key_dim});
+    args.dt_bias = call.optional_view<float, 1>("dt_bias");
   }
 }
 
@@ -153,15 +150,12 @@ void fill_states(Call& call, const Geometry& g, GatedDeltaNetArgs<T, G>& args) {
 
 template <class T>
 View<T, 3> output(Call& call, const Geometry& g) {
+  const std::array<std::int64_t, 3> extents{g.tokens, g.value_heads, g.value_dim};
   const bool batched = call.tensor("query").rank == (call.has("key") ? 4 : 3);
-  if (!batched) return call.result<T, 3>(kOutput, {g.tokens, g.value_heads, g.value_dim});
-  const auto sequences =
-      call.result<T, 4>(kOutput, {g.sequences, g.length, g.value_heads, g.value_dim});
-  if (!sequences.is_dense()) {
-    throw InvalidArgument(
-        fmt::format("{}: output has sequences that are not dense, expected them dense", kOp));
-  }
-  return {sequences.data(), {g.tokens, g.value_heads, g.value_dim}};
+  if (!batched) return call.result<T, 3>(kOutput, extents);
+  const std::array<std::int64_t, 4> by_sequence{g.sequences, g.length, g.value_heads, g.value_dim};
+  const Array& array = call.result(kOutput, tensor_of<T>(by_sequence));
+  return {array.elements<T>(), extents};
 }
 
 template <class T, class G>
