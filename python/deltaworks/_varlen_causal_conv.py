@@ -38,6 +38,10 @@ def varlen_causal_conv(
     dilation: int = 1,
     capture_count: Int32Array | None = None,
     state_update_capacity: int = 0,
+    kernel_delta: Array | None = None,
+    previous_mask: Array | None = None,
+    group_size: int = 1,
+    delta_offset: int = 0,
     out: tuple[Array | None, Array | None, Array | None] | None = None,
     threads: int = 1,
 ) -> VarlenCausalConvResult:
@@ -51,6 +55,13 @@ def varlen_causal_conv(
 
     Positions before the sequence read initial_state; final_state is the last `history` samples
     of both, bit for bit.
+
+    The dynamic mode, with kernel_delta, takes width 2, dilation 1, no bias and no activation. For
+    group g = c // group_size of channel c, each step rounded to T:
+
+        now    = weight[c, 0, 1] + kernel_delta[t, delta_offset, g]
+        before = weight[c, 0, 0] + kernel_delta[t, delta_offset + 1, g]
+        output = now * x[t] + (before * x[t - 1]) * previous_mask[t]
 
     Parameters
     ----------
@@ -76,6 +87,11 @@ def varlen_causal_conv(
         How many tokens of each sequence state_update keeps, at most state_update_capacity;
         exactly when that is positive.
     state_update_capacity : int
+    kernel_delta : T [tokens, projected taps, channels / group_size]
+    previous_mask : T [tokens, 1]
+        Exactly with kernel_delta. It is a number, not a condition: 0 times NaN is NaN.
+    group_size, delta_offset : int
+        Of kernel_delta: how many consecutive channels share a value; the tap of the token itself.
     out : (output, final_state, state_update)
         Memory for the results, None where it is to be made. final_state may be initial_state
         itself.
@@ -104,6 +120,10 @@ def varlen_causal_conv(
             dilation=dilation,
             capture_count=capture_count,
             state_update_capacity=state_update_capacity,
+            kernel_delta=kernel_delta,
+            previous_mask=previous_mask,
+            group_size=group_size,
+            delta_offset=delta_offset,
             out=out,
             threads=threads,
         )

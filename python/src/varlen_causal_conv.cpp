@@ -15,7 +15,7 @@ enum Result { kOutput, kFinalState, kStateUpdate };
 
 using Geometry = contract::VarlenCausalConvGeometry;
 
-Geometry geometry_of(Call& call) {
+Geometry geometry_of(Call& call, ConvActivation activation) {
   // Left out, the states are zeros, which fit.
   contract::Tensor state{call.tensor("input").dtype, 3, {}};
   state.dims.fill(contract::kUnknown);
@@ -30,8 +30,13 @@ Geometry geometry_of(Call& call) {
             .slots_out = call.operand("slots_out"),
             .fresh = call.operand("fresh"),
             .capture_count = call.operand("capture_count"),
+            .activation = activation,
             .dilation = call.integer("dilation"),
-            .state_update_capacity = call.integer("state_update_capacity")}));
+            .state_update_capacity = call.integer("state_update_capacity"),
+            .kernel_delta = call.operand("kernel_delta"),
+            .previous_mask = call.operand("previous_mask"),
+            .group_size = call.integer("group_size"),
+            .delta_offset = call.integer("delta_offset")}));
 }
 
 template <class T>
@@ -53,7 +58,11 @@ nb::tuple run(Call& call, const Geometry& g, ConvActivation activation) {
       .fresh = call.optional_view<std::int32_t, 1>("fresh"),
       .capture_count = call.optional_view<std::int32_t, 1>("capture_count"),
       .activation = activation,
-      .dilation = g.dilation};
+      .dilation = g.dilation,
+      .kernel_delta = call.optional_view<T, 3>("kernel_delta"),
+      .previous_mask = call.optional_view<T, 2>("previous_mask"),
+      .group_size = call.integer("group_size"),
+      .delta_offset = call.integer("delta_offset")};
   if (g.capacity > 0) {
     args.state_update = call.result<T, 3>(kStateUpdate, {g.sequences, g.capacity, g.channels});
   } else {
@@ -66,7 +75,7 @@ nb::tuple conv(const nb::kwargs& arguments) {
   Call call(kOp, arguments, {"output", "final_state", "state_update"});
   const auto activation =
       contract::value_or_throw(contract::parse_conv_activation(kOp, call.text("activation")));
-  const Geometry geometry = geometry_of(call);
+  const Geometry geometry = geometry_of(call, activation);
   return visit_element(call.tensor("input").dtype,
                        [&]<class T>(T) { return run<T>(call, geometry, activation); });
 }

@@ -186,3 +186,52 @@ def test_nothing_to_do():
         result = deltaworks.varlen_causal_conv(**case)
         assert result.output.shape == (0, 19)
         same_bits(result.final_state, case["initial_state"])
+
+
+def dynamic_problem(dtype, groups=4, taps=3):
+    case, rng = problem(dtype, channels=24, width=2), np.random.default_rng()
+    del case["bias"]
+    tokens = len(case["input"])
+    return case | {
+        "kernel_delta": normal(rng, tokens, taps, groups, dtype=dtype),
+        "previous_mask": rng.integers(0, 2, (tokens, 1)).astype(dtype),
+        "group_size": 24 // groups,
+        "delta_offset": taps - 2,
+    }
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=type_name)
+def test_the_dynamic_mode_rounds_every_step(dtype):
+    case = dynamic_problem(dtype)
+    result = deltaworks.varlen_causal_conv(**case)
+    delta = np.repeat(case["kernel_delta"], case["group_size"], axis=2)
+    for b, span in enumerate(spans(case["cu_seqlens"])):
+        x = case["input"][span]
+        previous = np.concatenate([case["initial_state"][b].T, x])[:-1]
+        now = case["weight"][:, 0, 1] + delta[span, case["delta_offset"]]
+        before = case["weight"][:, 0, 0] + delta[span, case["delta_offset"] + 1]
+        expected = now * x + (before * previous) * case["previous_mask"][span]
+        assert expected.dtype == dtype
+        same_bits(result.output[span], expected)
+
+
+@pytest.mark.parametrize("argument", ["kernel_delta", "previous_mask"])
+def test_rows_of_the_dynamic_mode_may_lie_apart(argument):
+    case = dynamic_problem(np.float32)
+    expected = deltaworks.varlen_causal_conv(**case).output
+    case[argument] = pitched(case[argument])
+    same_bits(deltaworks.varlen_causal_conv(**case).output, expected)
+
+
+def test_errors_of_the_dynamic_mode():
+    case = dynamic_problem(np.float32)
+    for changed, message in [
+        ({"previous_mask": None}, "previous_mask is missing"),
+        ({"kernel_delta": None}, "previous_mask is given"),
+        ({"activation": "silu"}, "activation is silu"),
+        ({"delta_offset": 2}, "kernel_delta has shape"),
+        ({"group_size": 7}, "group_size is 7"),
+        ({"bias": case["weight"][:, 0, 0].copy()}, "bias is given"),
+    ]:
+        with pytest.raises(ValueError, match=f"varlen_causal_conv: {message}"):
+            deltaworks.varlen_causal_conv(**case | changed)
