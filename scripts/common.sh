@@ -60,7 +60,25 @@ debian_packages() {
     env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# python_packages FILE…: the pinned requirements in .venv; nothing to do while the files are as they
+python_for_venv() {
+  local python
+  for python in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3 python3.13 python3.12 python3.11; do
+    "$python" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
+      2>/dev/null && echo "$python" && return
+  done
+  fail "no Python 3.11 to 3.14 with venv found ($(python3 --version 2>&1)): ONNX Runtime 1.32 needs one." \
+    "Debian 12 and later have it; elsewhere install one and set PYTHON=/path/to/python3"
+}
+
+# virtual_environment: makes $venv, unless it is there and works.
+virtual_environment() {
+  "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
+  local python
+  python=$(python_for_venv)
+  quietly venv "making ${venv#"$root"/} with $("$python" --version)" "$python" -m venv --clear "$venv"
+}
+
+# python_packages FILE…: the pinned requirements in $venv; nothing to do while the files are as they
 # were when it was filled.
 python_packages() {
   local file stamp

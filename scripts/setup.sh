@@ -11,23 +11,6 @@ if (($#)); then
   exit 2
 fi
 
-python_for_venv() {
-  local python
-  for python in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3 python3.13 python3.12 python3.11; do
-    "$python" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
-      2>/dev/null && echo "$python" && return
-  done
-  fail "no Python 3.11 to 3.14 with venv found ($(python3 --version 2>&1)): ONNX Runtime 1.32 needs one." \
-    "Debian 12 and later have it; elsewhere install one and set PYTHON=/path/to/python3"
-}
-
-virtual_environment() {
-  "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
-  local python
-  python=$(python_for_venv)
-  quietly venv "making .venv with $("$python" --version)" "$python" -m venv --clear "$venv"
-}
-
 onnxruntime_headers() {
   local target=$root/.cache/onnxruntime-headers
   [[ -f $target/usr/include/onnxruntime/onnxruntime_c_api.h ]] && return

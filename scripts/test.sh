@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every test: the C++ ones through ctest, the Python ones through pytest. Sets up first.
+# Every test: the C++ ones through ctest, the Python ones through pytest, those of onnxruntime/ on the
+# oldest and the newest ONNX Runtime. Sets up first.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,7 +20,9 @@ status=0
 logged ctest "C++ tests (ctest)" \
   ctest --preset release --parallel "$(nproc)" --output-junit "$results/ctest.xml" || status=1
 
-for tests in onnxruntime/tests python/tests cli/tests tools/tests; do
+scripts/test_versions.sh --ends || status=1
+
+for tests in python/tests cli/tests tools/tests; do
   [[ -d $tests ]] || continue
   suite=${tests//\//-}
   logged "$suite" "Python tests in $tests (pytest)" "$venv/bin/python" -m pytest -q \

@@ -9,6 +9,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+SHOWN = 8  # names for each reason
+
 
 def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
     """pytest gives the reason as an attribute, GoogleTest in the line after 'Skipped'."""
@@ -40,8 +42,10 @@ def main(paths: list[str]) -> int:
                 passed += 1
     for reason, names in skips.items():
         print(f"skipped, {reason}:")
-        for name in names:
+        for name in names[:SHOWN]:
             print(f"  {name}")
+        if len(names) > SHOWN:
+            print(f"  and {len(names) - SHOWN} more")
     for failure in failures:
         print(f"FAILED {failure}")
     skipped_count = sum(len(names) for names in skips.values())

@@ -165,7 +165,7 @@ def run(node, *, library=LIBRARY, threads=1, symbolic=()):
 def run_stock(node):
     """The same node on ONNX Runtime's own kernels."""
     if not HAS_KERNELS:
-        pytest.skip(f"ONNX Runtime {ort.__version__} has no kernel to compare with")
+        pytest.skip("ONNX Runtime before 1.32 has no kernel to compare with")
     return run(node, library=None)
 
 

@@ -1,4 +1,4 @@
-"""The execution provider: what it claims gives the bits of the custom operator, wherever it stands."""
+"""What the execution provider claims gives the bits of the custom operator, wherever it stands."""
 
 import json
 import subprocess

@@ -75,7 +75,7 @@ def mixed_feeds():
 
 
 @pytest.mark.skipif(
-    not HAS_KERNELS, reason="ONNX Runtime before 1.32 has no kernels to compare with"
+    not HAS_KERNELS, reason="ONNX Runtime before 1.32 has no kernel to compare with"
 )
 def test_beside_other_microsoft_operators():
     ours, stock = session(mixed_graph()), session(mixed_graph(), library=None)
