@@ -1,5 +1,7 @@
 """Grouped dynamic convolution of block drafters (DFlash2)."""
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 from . import _core

@@ -1,5 +1,7 @@
 """The gated delta rule with carried state, and its replay."""
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 from . import _core

@@ -1,5 +1,7 @@
 """Attention over a key and value cache in blocks."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from . import _core

@@ -1,5 +1,7 @@
 """Packed depthwise causal convolution with carried state, and its replay."""
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 from . import _core

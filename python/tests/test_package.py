@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import typing
 from pathlib import Path
 
 import deltaworks
@@ -62,7 +63,7 @@ def test_functions_are_documented_and_typed(name):
         assert parameter.annotation is not inspect.Parameter.empty
         documented = rf"^ +(\w+, )*{parameter.name}(, \w+)*( :.*)?$"
         assert re.search(documented, function.__doc__, re.MULTILINE), parameter.name
-    assert issubclass(signature.return_annotation, tuple)
+    assert issubclass(typing.get_type_hints(function)["return"], tuple)
     assert "ValueError" in function.__doc__
 
 
@@ -108,13 +109,17 @@ def long_call(tokens):
 
 
 def test_the_interpreter_lock_is_released():
-    tokens = 1000
-    while True:
+    """A call that held the lock would stop the other thread for its whole length, every time."""
+    tokens, tries = 1000, []
+    for _ in range(20):
         seconds, pause = longest_pause(long_call(tokens))
-        if seconds > 0.2:
-            break
-        tokens *= 4
-    assert pause < seconds / 2
+        if seconds < 0.1:
+            tokens *= 3
+            continue
+        if pause < seconds / 2:
+            return
+        tries.append((seconds, pause))
+    pytest.fail(f"seconds of a call, longest pause of another thread: {tries}")
 
 
 def test_calls_from_many_threads():
