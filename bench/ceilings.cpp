@@ -8,8 +8,13 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <numeric>
+#include <thread>
+#include <utility>
 #include <vector>
 
 HWY_BEFORE_NAMESPACE();
@@ -70,84 +75,126 @@ namespace bench {
 
 namespace {
 
-volatile float sink;
+thread_local volatile float sink;
 
-// Seconds that this thread has run: what Google Benchmark's rates count, so that a busy machine's waits are in neither.
-double thread_seconds() {
+double seconds_of(clockid_t clock) {
   timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Median of `amount / seconds` over repetitions that fill a quarter of a second.
-template <class Run>
-double median_rate(const Run& run) {
+// Median of `amount / seconds` over repetitions that fill the time.
+double median_rate(clockid_t clock, double seconds, const std::function<double()>& run) {
   std::vector<double> rates;
-  for (const double start = thread_seconds();
-       rates.size() < 5 || thread_seconds() < start + 0.25;) {
-    const double before = thread_seconds();
+  for (const double start = seconds_of(clock);
+       rates.size() < 5 || seconds_of(clock) < start + seconds;) {
+    const double before = seconds_of(clock);
     const double amount = run();
-    rates.push_back(amount / (thread_seconds() - before));
+    rates.push_back(amount / (seconds_of(clock) - before));
   }
   std::nth_element(rates.begin(), rates.begin() + static_cast<long>(rates.size() / 2), rates.end());
   return rates[rates.size() / 2];
 }
 
-// Buffers below a few MiB are swept several times between two looks at the clock.
-std::size_t sweeps(std::size_t bytes) { return std::max<std::size_t>(1, (8 << 20) / bytes); }
+// The threads' rates together. `prepare` makes what one thread repeats, in that thread. One thread is timed by the
+// seconds that it has run, as Google Benchmark's rates are, so that a busy machine's waits are in neither.
+double rate_of(const Effort& effort, const std::function<std::function<double()>()>& prepare) {
+  if (effort.threads == 1) {
+    return median_rate(CLOCK_THREAD_CPUTIME_ID, effort.seconds, prepare());
+  }
+  std::vector<double> rates(static_cast<std::size_t>(effort.threads));
+  std::barrier start(effort.threads);
+  std::vector<std::thread> workers;
+  for (double& rate : rates) {
+    workers.emplace_back([&] {
+      const std::function<double()> run = prepare();
+      start.arrive_and_wait();
+      rate = median_rate(CLOCK_MONOTONIC, effort.seconds, run);
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+}
+
+// Bytes per second of one kind of traffic, measured once for each size and number of threads. Each thread has
+// its part of the bytes; parts below a few MiB are swept several times between two looks at the clock.
+class Bandwidth {
+ public:
+  // Moves `part` bytes once and returns how many bytes that counts as.
+  using Sweep = std::function<double()>;
+  explicit Bandwidth(Sweep (*prepare)(std::size_t part)) : prepare_(prepare) {}
+
+  double operator()(std::size_t bytes, const Effort& effort) {
+    const auto [found, is_new] = known_.try_emplace({bytes, effort.threads});
+    if (!is_new) return found->second;
+    const std::size_t part =
+        std::max<std::size_t>(256, bytes / static_cast<std::size_t>(effort.threads));
+    const std::size_t sweeps = std::max<std::size_t>(1, (8 << 20) / part);
+    return found->second = rate_of(effort, [&]() -> Sweep {
+             return [sweeps, sweep = prepare_(part)] {
+               double amount = 0;
+               for (std::size_t i = 0; i < sweeps; ++i) amount += sweep();
+               return amount;
+             };
+           });
+  }
+
+ private:
+  Sweep (*prepare_)(std::size_t part);
+  std::map<std::pair<std::size_t, int>, double> known_;
+};
+
+std::vector<float> ones(std::size_t bytes) {
+  return std::vector<float>(bytes / sizeof(float), 1.0f);
+}
 
 }  // namespace
 
-double fma_peak() {
-  static const double peak = [] {
-    const std::vector<float> seeds{0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f,  0.7f,
-                                   0.8f, 0.9f, 1.0f, 1.1f, 1.2f, 0.99f, 0.01f};
-    return median_rate([&] {
-      float result = 0;
-      const double amount = HWY_DYNAMIC_DISPATCH(chains_of_fma)(1 << 18, seeds.data(), &result);
-      sink = result;
-      return amount;
-    });
-  }();
-  return peak;
-}
-
-double in_place_bandwidth(std::size_t bytes) {
-  static std::map<std::size_t, double> known;
-  if (const auto found = known.find(bytes); found != known.end()) return found->second;
-  std::vector<float> data(bytes / sizeof(float), 1.0f);
-  return known[bytes] = median_rate([&] {
-           for (std::size_t i = 0; i < sweeps(bytes); ++i) {
-             HWY_DYNAMIC_DISPATCH(scale_in_place)(data.data(), data.size(), 1.0f);
-           }
-           return 2.0 * static_cast<double>(bytes * sweeps(bytes));
+double fma_peak(const Effort& effort) {
+  static std::map<int, double> known;
+  const auto [found, is_new] = known.try_emplace(effort.threads);
+  if (!is_new) return found->second;
+  return found->second = rate_of(effort, [] {
+           return [seeds = std::vector<float>{0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f,
+                                              1.0f, 1.1f, 1.2f, 0.99f, 0.01f}] {
+             float result = 0;
+             const double amount =
+                 HWY_DYNAMIC_DISPATCH(chains_of_fma)(1 << 18, seeds.data(), &result);
+             sink = result;
+             return amount;
+           };
          });
 }
 
-double read_bandwidth(std::size_t bytes) {
-  static std::map<std::size_t, double> known;
-  if (const auto found = known.find(bytes); found != known.end()) return found->second;
-  std::vector<float> data(bytes / sizeof(float), 1.0f);
-  return known[bytes] = median_rate([&] {
-           for (std::size_t i = 0; i < sweeps(bytes); ++i) {
-             sink = HWY_DYNAMIC_DISPATCH(sum_of)(data.data(), data.size());
-           }
-           return static_cast<double>(bytes * sweeps(bytes));
-         });
+double in_place_bandwidth(std::size_t bytes, const Effort& effort) {
+  static Bandwidth bandwidth([](std::size_t part) -> Bandwidth::Sweep {
+    return [data = ones(part)]() mutable {
+      HWY_DYNAMIC_DISPATCH(scale_in_place)(data.data(), data.size(), 1.0f);
+      return 2.0 * static_cast<double>(data.size() * sizeof(float));
+    };
+  });
+  return bandwidth(bytes, effort);
 }
 
-double copy_bandwidth(std::size_t bytes) {
-  static std::map<std::size_t, double> known;
-  if (const auto found = known.find(bytes); found != known.end()) return found->second;
-  const std::size_t half = std::max<std::size_t>(64, bytes / 2);
-  std::vector<char> from(half, 1), to(half, 2);
-  return known[bytes] = median_rate([&] {
-           for (std::size_t i = 0; i < sweeps(half); ++i) {
-             std::memcpy(to.data(), from.data(), half);
-             asm volatile("" : : "r"(to.data()), "r"(from.data()) : "memory");
-           }
-           return 2.0 * static_cast<double>(half * sweeps(half));
-         });
+double read_bandwidth(std::size_t bytes, const Effort& effort) {
+  static Bandwidth bandwidth([](std::size_t part) -> Bandwidth::Sweep {
+    return [data = ones(part)] {
+      sink = HWY_DYNAMIC_DISPATCH(sum_of)(data.data(), data.size());
+      return static_cast<double>(data.size() * sizeof(float));
+    };
+  });
+  return bandwidth(bytes, effort);
+}
+
+double copy_bandwidth(std::size_t bytes, const Effort& effort) {
+  static Bandwidth bandwidth([](std::size_t part) -> Bandwidth::Sweep {
+    return [from = ones(part / 2), to = ones(part / 2)]() mutable {
+      std::memcpy(to.data(), from.data(), from.size() * sizeof(float));
+      asm volatile("" : : "r"(to.data()), "r"(from.data()) : "memory");
+      return 2.0 * static_cast<double>(from.size() * sizeof(float));
+    };
+  });
+  return bandwidth(bytes, effort);
 }
 
 }  // namespace bench

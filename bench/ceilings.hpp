@@ -5,16 +5,21 @@
 
 namespace deltaworks::bench {
 
-// Floating-point operations per second of one thread: independent chains of the widest fma.
-double fma_peak();
+struct Effort {
+  int threads = 1;        // at the same time; they share the bytes
+  double seconds = 0.25;  // for each figure
+};
+
+// Floating-point operations per second of independent chains of the widest fma.
+double fma_peak(const Effort& effort = {});
 
 // Bytes per second, read and written ones counted, of scaling `bytes` of float32 in place again and again.
-double in_place_bandwidth(std::size_t bytes);
+double in_place_bandwidth(std::size_t bytes, const Effort& effort = {});
 
 // Bytes per second of summing `bytes` of float32 again and again.
-double read_bandwidth(std::size_t bytes);
+double read_bandwidth(std::size_t bytes, const Effort& effort = {});
 
 // Bytes per second, read and written ones counted, of copying bytes / 2 again and again.
-double copy_bandwidth(std::size_t bytes);
+double copy_bandwidth(std::size_t bytes, const Effort& effort = {});
 
 }  // namespace deltaworks::bench
