@@ -37,6 +37,7 @@ class Problem {
     measurements.compare(dtype, "output", output_, expected.output, sizeof(T) == 2 ? 1.01 : factor);
     measurements.compare(dtype, "final_state", final_, expected.final_state, factor);
     measurements.compare(dtype, "state_update", update_, expected.state_update, factor);
+    check_replay(measurements, expected.final_state, factor);
   }
 
  private:
@@ -47,6 +48,28 @@ class Problem {
   std::int64_t state_size() const { return kValueHeads * value_dim_ * key_dim_; }
   std::int64_t update_row() const {
     return kCapacity * (kValueHeads + kKeyHeads * key_dim_ + kValueHeads * value_dim_);
+  }
+
+  // Replaying all tokens of a sequence that was captured whole gives its final state.
+  void check_replay(Measurements& measurements, const std::vector<double>& final_state,
+                    double factor) {
+    std::vector<std::int32_t> count;
+    std::int64_t whole = 0;  // sequences; the longer ones come last
+    for (std::size_t b = 1; b < offsets_.size(); ++b) {
+      const std::int32_t length = offsets_[b] - offsets_[b - 1];
+      count.push_back(std::min<std::int32_t>(length, kCapacity));
+      if (length <= kCapacity) ++whole;
+    }
+    const View<float, 4>::Extents extents{sequences(), kValueHeads, value_dim_, key_dim_};
+    std::vector<float> replayed(initial_.size());
+    replay_gated_delta_state(Cpu{}, {.initial_state = {initial_.data(), extents},
+                                     .state_update = {update_.data(), {sequences(), update_row()}},
+                                     .count = {count.data(), {sequences()}},
+                                     .final_state = {replayed.data(), extents},
+                                     .key_heads = kKeyHeads,
+                                     .state_update_capacity = kCapacity});
+    measurements.compare(dtype_of<T>(), "replayed", replayed,
+                         {final_state.begin(), final_state.begin() + whole * state_size()}, factor);
   }
 
   GatedDeltaNetArgs<T> args() {

@@ -18,7 +18,11 @@ class Problem {
         weight_(draw.normal<T>(channels_ * width_, 0.5)),
         bias_(draw.normal<T>(channels_, 0.5)),
         initial_(draw.normal<T>(sequences() * channels_ * history())),
-        capture_(static_cast<std::size_t>(sequences()), kCapacity) {}
+        capture_(static_cast<std::size_t>(sequences()), kCapacity) {
+    for (std::size_t b = 1; b < offsets_.size(); ++b) {
+      count_.push_back(std::min<std::int32_t>(offsets_[b] - offsets_[b - 1], kCapacity));
+    }
+  }
 
   void check(Measurements& measurements) {
     const auto size = static_cast<std::size_t>(sequences() * channels_);
@@ -33,6 +37,9 @@ class Problem {
     // These are copies of inputs.
     measurements.compare(dtype, "final_state", final_state, widened(expected_state), 0);
     measurements.compare(dtype, "state_update", update, widened(expected_update), 0);
+    reference::replay_conv_state(replay_args(update, expected_state));
+    replay_conv_state(Cpu{}, replay_args(update, final_state));
+    measurements.compare(dtype, "replayed", final_state, widened(expected_state), 0);
   }
 
  private:
@@ -65,10 +72,19 @@ class Problem {
     return call;
   }
 
+  ReplayConvStateArgs<T> replay_args(const std::vector<T>& update,
+                                     std::vector<T>& final_state) const {
+    const std::int64_t b = sequences();
+    return {.initial_state = {initial_.data(), {b, channels_, history()}},
+            .state_update = {update.data(), {b, kCapacity, channels_}},
+            .count = {count_.data(), {b}},
+            .final_state = {final_state.data(), {b, channels_, history()}}};
+  }
+
   std::int64_t channels_, width_, dilation_;
   std::vector<std::int32_t> offsets_;
   std::vector<T> input_, weight_, bias_, initial_;
-  std::vector<std::int32_t> capture_;
+  std::vector<std::int32_t> capture_, count_;
 };
 
 // Two taps that depend on the token. The reference rounds as the operator does.

@@ -124,6 +124,10 @@ def test_check():
     assert b"SSE4" in run("check", "varlen_causal_conv").stdout
     checked = json.loads(run("check", "--json", "--seed", "1").stdout)
     assert checked["within"]
+    exact = {
+        (result["operator"], result["result"], result["allowed"]) for result in checked["results"]
+    }
+    assert ("varlen_causal_conv", "replayed", 0) in exact  # copies
     assert {result["operator"] for result in checked["results"]} >= {
         "dflash2_dynamic_conv",
         "gated_delta_net",
