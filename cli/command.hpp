@@ -46,5 +46,6 @@ using Action = std::function<int()>;  // returns the exit status
 void add_generate(CLI::App& app, Action& chosen);
 void add_info(CLI::App& app, Action& chosen);
 void add_check(CLI::App& app, Action& chosen);
+void add_bench(CLI::App& app, Action& chosen);
 
 }  // namespace deltaworks::cli

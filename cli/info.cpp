@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -10,6 +9,7 @@
 #include "command.hpp"
 #include "deltaworks/device.hpp"
 #include "deltaworks/version.hpp"
+#include "processor.hpp"
 #include "report.hpp"
 #include "runtime.hpp"
 
@@ -18,17 +18,6 @@ namespace deltaworks::cli {
 namespace {
 
 using nlohmann::json;
-
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) {
-      return line.substr(colon + 2);
-    }
-  }
-  return "unknown";
-}
 
 json runtime_json() {
   try {

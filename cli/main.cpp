@@ -24,8 +24,9 @@ void check_cpu_target() {
 
 int main(int argc, char** argv) {
   namespace cli = deltaworks::cli;
-  CLI::App app("Gated-delta-net operators: run a model, look at this machine, check the operators",
-               "deltaworks");
+  CLI::App app(
+      "Gated-delta-net operators: run a model, look at this machine, check and time the operators",
+      "deltaworks");
   app.set_version_flag("--version", deltaworks::version());
   app.require_subcommand(1);
   app.footer("Exit status: 0 done, 1 the work failed, 2 the call was wrong.");
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   cli::add_generate(app, chosen);
   cli::add_info(app, chosen);
   cli::add_check(app, chosen);
+  cli::add_bench(app, chosen);
   try {
     app.parse(argc, argv);
     check_cpu_target();

@@ -29,7 +29,7 @@ python_package() {
 
 say "set-up of $root"
 debian_packages ca-certificates cmake g++ libbenchmark-dev libcli11-dev libfmt-dev libgtest-dev \
-  libhwy-dev ninja-build nlohmann-json3-dev python3-dev python3-venv
+  libhwy-dev libonnx-dev libprotobuf-dev ninja-build nlohmann-json3-dev python3-dev python3-venv
 virtual_environment
 python_packages requirements.txt
 onnxruntime_headers
