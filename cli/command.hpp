@@ -47,5 +47,6 @@ void add_generate(CLI::App& app, Action& chosen);
 void add_info(CLI::App& app, Action& chosen);
 void add_check(CLI::App& app, Action& chosen);
 void add_bench(CLI::App& app, Action& chosen);
+void add_explain(CLI::App& app, Action& chosen);
 
 }  // namespace deltaworks::cli

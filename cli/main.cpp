@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   cli::add_info(app, chosen);
   cli::add_check(app, chosen);
   cli::add_bench(app, chosen);
+  cli::add_explain(app, chosen);
   try {
     app.parse(argc, argv);
     check_cpu_target();
