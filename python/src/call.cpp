@@ -92,7 +92,9 @@ Array::Array(std::string_view op, std::string_view argument, nb::handle object, 
   }
   tensor_ = {*known, buffer_.ndim, {}};
   for (int dim = 0; dim < buffer_.ndim; ++dim) tensor_.dims[dim] = buffer_.shape[dim];
-  row_stride_ = buffer_.ndim > 0 ? buffer_.strides[0] / buffer_.itemsize : 0;
+  row_stride_ = row_size();
+  // The only row of an array, and rows without elements, may have any stride.
+  if (tensor_.dims[0] > 1 && row_stride_ > 0) row_stride_ = buffer_.strides[0] / buffer_.itemsize;
 }
 
 Array::~Array() { PyBuffer_Release(&buffer_); }
@@ -126,10 +128,14 @@ void Array::check_type(DType expected) const {
   if (!check.ok()) throw InvalidArgument(check.complaint());
 }
 
+std::int64_t Array::row_size() const {
+  std::int64_t size = 1;
+  for (int dim = 1; dim < tensor_.rank; ++dim) size *= tensor_.dims[dim];
+  return size;
+}
+
 void Array::check_dense() const {
-  std::int64_t row = 1;
-  for (int dim = 1; dim < tensor_.rank; ++dim) row *= tensor_.dims[dim];
-  if (tensor_.dims[0] <= 1 || row == 0 || row_stride_ == row) return;
+  if (row_stride_ == row_size()) return;
   throw InvalidArgument(
       fmt::format("{}: {} has gaps between what its first index selects, expected a dense array, "
                   "which numpy.ascontiguousarray gives",

@@ -53,6 +53,7 @@ class Array {
   void check_layout() const;
   void check_type(DType expected) const;
   void check_dense() const;
+  std::int64_t row_size() const;
 
   std::string_view op_, argument_;
   Py_buffer buffer_{};

@@ -106,6 +106,15 @@ def test_layouts(array):
             call(out=(array, None, None))
 
 
+def test_layouts_without_a_choice():
+    """One row, or none, lies densely whatever its strides say."""
+    one = {"input": np.broadcast_to(zeros(8), (1, 8))[::-1], "weight": zeros(8, 1, 1)}
+    deltaworks.varlen_causal_conv(**one, cu_seqlens=offsets(1))
+    none = one | {"input": zeros(3, 8)[::-1][:0], "initial_state": zeros(2, 8, 3)[::-1, :, :0]}
+    result = deltaworks.varlen_causal_conv(**none, cu_seqlens=offsets(0, 0))
+    assert result.final_state.shape == (2, 8, 0)
+
+
 def test_read_only_arrays_are_read_and_not_written():
     array = zeros(6, 8)
     array.flags.writeable = False
