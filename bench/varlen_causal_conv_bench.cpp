@@ -96,6 +96,18 @@ void conv(benchmark::State& bench) {
       Counter(static_cast<double>(bench.range(0)), Counter::kIsIterationInvariantRate);
 }
 
+// As in a session whose weights are constants.
+template <class T>
+void conv_prepared(benchmark::State& bench) {
+  Call<T> call(bench.range(0));
+  std::vector<float> prepared(call.weight.size());
+  const View<float, 2> taps(prepared.data(), {kWidth, kChannels});
+  auto args = call.args(call.view(call.state));
+  prepare_conv_weight(args.weight, taps);
+  args.prepared_weight = taps;
+  for (auto _ : bench) varlen_causal_conv(Cpu{}, args);
+}
+
 template <class T>
 void replay(benchmark::State& bench) {
   Call<T> call(1);
@@ -120,6 +132,9 @@ void tokens(benchmark::internal::Benchmark* bench) {
 BENCHMARK_TEMPLATE(conv, float)->Apply(tokens);
 BENCHMARK_TEMPLATE(conv, Float16)->Apply(tokens);
 BENCHMARK_TEMPLATE(conv, BFloat16)->Apply(tokens);
+BENCHMARK_TEMPLATE(conv_prepared, float)->Apply(tokens);
+BENCHMARK_TEMPLATE(conv_prepared, Float16)->Apply(tokens);
+BENCHMARK_TEMPLATE(conv_prepared, BFloat16)->Apply(tokens);
 BENCHMARK_TEMPLATE(replay, float)->Apply(settings)->Arg(2);
 BENCHMARK_TEMPLATE(replay, BFloat16)->Apply(settings)->Arg(2);
 

@@ -1,6 +1,8 @@
 // com.microsoft::VarlenCausalConvWithState
 #include "deltaworks/varlen_causal_conv.hpp"
 
+#include <vector>
+
 #include "contract/values.hpp"
 #include "contract/varlen_causal_conv.hpp"
 #include "custom_op.hpp"
@@ -35,6 +37,7 @@ class VarlenCausalConv final : public Kernel {
         delta_offset_(node.attribute("delta_offset", std::int64_t{0})),
         is_dynamic_(node.has_input(kKernelDelta)) {
     known_ = geometry(node);
+    if (!is_dynamic_) prepare(node);
   }
 
   void compute(Call& call) const override {
@@ -53,6 +56,9 @@ class VarlenCausalConv final : public Kernel {
         .previous_mask = call.optional_view<T, 2>(kPreviousMask),
         .group_size = group_size_,
         .delta_offset = delta_offset_};
+    if (!prepared_.empty()) {
+      args.prepared_weight = View<const float, 2>(prepared_.data(), {g.width, g.channels});
+    }
     const auto update =
         call.optional_output<T, 3>(kStateUpdate, {g.sequences, capacity_, g.channels});
     if (capacity_ > 0 && update) {
@@ -76,6 +82,18 @@ class VarlenCausalConv final : public Kernel {
   }
 
  private:
+  // Constant weights, once for the life of the session.
+  void prepare(const Node& node) {
+    if (!node.is_constant(kWeight) || node.inputs[kWeight].data == nullptr) return;
+    const auto& dims = node.inputs[kWeight].tensor.dims;
+    const std::int64_t channels = dims[0], width = dims[2];
+    if (channels < 1 || width < 1) return;
+    prepared_.resize(static_cast<std::size_t>(channels * width));
+    prepare_conv_weight(
+        View<const T, 3>(static_cast<const T*>(node.inputs[kWeight].data), {channels, 1, width}),
+        {prepared_.data(), {width, channels}});
+  }
+
   template <class Source>
   contract::VarlenCausalConvGeometry geometry(const Source& source) const {
     return contract::value_or_throw(
@@ -98,6 +116,7 @@ class VarlenCausalConv final : public Kernel {
   std::int64_t dilation_, capacity_, group_size_, delta_offset_;
   bool is_dynamic_;
   contract::VarlenCausalConvGeometry known_;  // as the graph tells it
+  std::vector<float> prepared_{};             // [width, channels]; empty: the weights may change
 };
 
 template <class T>

@@ -46,7 +46,8 @@ contract::VarlenCausalConvGeometry geometry_of(const VarlenCausalConvArgs<T>& ar
             .kernel_delta = describe(args.kernel_delta),
             .previous_mask = describe(args.previous_mask),
             .group_size = args.group_size,
-            .delta_offset = args.delta_offset}));
+            .delta_offset = args.delta_offset,
+            .prepared_weight = describe(args.prepared_weight)}));
 }
 
 template <class T>
@@ -56,7 +57,8 @@ contract::CallMemory memory_of(const VarlenCausalConvArgs<T>& args) {
   memory.add("initial_state", args.initial_state).add("bias", args.bias);
   memory.add("slots_in", args.slots_in).add("slots_out", args.slots_out).add("fresh", args.fresh);
   memory.add("capture_count", args.capture_count).add("kernel_delta", args.kernel_delta);
-  memory.add("previous_mask", args.previous_mask).add("output", args.output);
+  memory.add("previous_mask", args.previous_mask).add("prepared_weight", args.prepared_weight);
+  memory.add("output", args.output);
   memory.add("final_state", args.final_state).add("state_update", args.state_update);
   memory.check_apart({{"initial_state", "final_state"}});
   return memory;
@@ -79,6 +81,24 @@ void run(const Cpu& device, const VarlenCausalConvArgs<T>& args) {
   check_values(args, geometry);
   cpu::ensure_target();
   cpu::varlen_causal_conv(device, geometry, args);
+}
+
+template <class T>
+void prepare(const View<const T, 3>& weight, const View<float, 2>& prepared) {
+  constexpr std::string_view kPrepareOp = "prepare_conv_weight";
+  contract::Checker check(kPrepareOp);
+  std::int64_t channels = contract::kUnknown, one = 1, width = contract::kUnknown;
+  check.shape("weight", contract::describe(weight), {&channels, &one, &width});
+  check.shape("prepared", contract::describe(prepared), {&width, &channels});
+  if (!check.ok()) throw InvalidArgument(check.complaint());
+  contract::CallMemory memory(kPrepareOp);
+  memory.add("weight", weight).add("prepared", prepared);
+  memory.check_apart({});
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    for (std::int64_t tap = 0; tap < width; ++tap) {
+      prepared(tap, channel) = to_float(weight(channel, 0, tap));
+    }
+  }
 }
 
 template <class T>
@@ -119,6 +139,16 @@ void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<Float16>& 
 }
 void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<BFloat16>& args) {
   run(device, args);
+}
+
+void prepare_conv_weight(const View<const float, 3>& weight, const View<float, 2>& prepared) {
+  prepare(weight, prepared);
+}
+void prepare_conv_weight(const View<const Float16, 3>& weight, const View<float, 2>& prepared) {
+  prepare(weight, prepared);
+}
+void prepare_conv_weight(const View<const BFloat16, 3>& weight, const View<float, 2>& prepared) {
+  prepare(weight, prepared);
 }
 
 template <class T>

@@ -55,6 +55,11 @@ const BadCall kBadCalls[] = {
      "bias is given, expected none: kernel_delta is given"},
     {"Silu", [](Args& a) { a.activation = ConvActivation::kSilu; },
      "activation is silu, expected none: kernel_delta is given"},
+    {"Prepared",
+     [](Args& a) {
+       a.prepared_weight = View<const float, 2>(scratch, {2, 6});
+     },
+     "prepared_weight is given, expected none: kernel_delta is given"},
     {"Dilation", [](Args& a) { a.dilation = 2; },
      "dilation is 2, expected 1: kernel_delta is given"},
     {"Width",

@@ -38,6 +38,8 @@ struct VarlenCausalConvArgs {
   OptionalView<const T, 2> previous_mask{};  ///< [tokens, 1], exactly with kernel_delta
   std::int64_t group_size = 1;    ///< of kernel_delta: consecutive channels that share a value
   std::int64_t delta_offset = 0;  ///< the projected tap of the token itself; its predecessor's next
+  OptionalView<const float, 2>
+      prepared_weight{};  ///< [width, channels]: what prepare_conv_weight made of weight
 };
 
 /// Per sequence and channel, for local token t:
@@ -71,6 +73,17 @@ DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
 /// The memory that such a call would read and write (deltaworks/access.hpp).
 template <class T>
 DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<T>& args);
+
+/// Writes weight transposed and widened, prepared[j, c] = weight[c, 0, j], for a caller that runs the
+/// same weights often: with it in prepared_weight a call changes no bit and reads it instead of
+/// weight, which one token notices. The dynamic mode has no use for it. Throws InvalidArgument when
+/// the shapes differ.
+DELTAWORKS_EXPORT void prepare_conv_weight(const View<const float, 3>& weight,
+                                           const View<float, 2>& prepared);
+DELTAWORKS_EXPORT void prepare_conv_weight(const View<const Float16, 3>& weight,
+                                           const View<float, 2>& prepared);
+DELTAWORKS_EXPORT void prepare_conv_weight(const View<const BFloat16, 3>& weight,
+                                           const View<float, 2>& prepared);
 
 template <class T>
 struct ReplayConvStateArgs {

@@ -103,7 +103,10 @@ void shape_of_dynamic(Checker& check, const VarlenCausalConvOperands& operands,
                 "group_size is {}, expected 1: kernel_delta is missing", operands.group_size);
   check.require(is_dynamic || operands.delta_offset == 0,
                 "delta_offset is {}, expected 0: kernel_delta is missing", operands.delta_offset);
+  check.shape("prepared_weight", operands.prepared_weight, {&shape.width, &shape.channels});
   if (!is_dynamic) return;
+  check.require(!operands.prepared_weight,
+                "prepared_weight is given, expected none: kernel_delta is given");
   check_dynamic_rest(check, operands, shape);
   check.require(operands.group_size >= 1, "group_size is {}, expected at least 1",
                 operands.group_size);
@@ -149,6 +152,7 @@ void check_tensors(Checker& check, const VarlenCausalConvOperands& operands) {
   each(element, "state_update", operands.state_update);
   each(element, "kernel_delta", operands.kernel_delta);
   each(element, "previous_mask", operands.previous_mask);
+  each(DType::kFloat32, "prepared_weight", operands.prepared_weight);
 }
 
 }  // namespace

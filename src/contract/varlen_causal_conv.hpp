@@ -32,6 +32,7 @@ struct VarlenCausalConvOperands {
   Operand previous_mask{};
   std::int64_t group_size = 1;
   std::int64_t delta_offset = 0;
+  Operand prepared_weight{};
 };
 
 // Every extent may be kUnknown when no operand tells it.

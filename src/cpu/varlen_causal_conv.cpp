@@ -45,6 +45,8 @@ struct Weights {
   std::int64_t width, dilation;
   const T* bias;  // null: zeros
   std::int64_t bias_stride;
+  const float* prepared;  // [width, channels]; null: taps
+  std::int64_t prepared_stride;
   bool silu;
 };
 
@@ -131,6 +133,28 @@ HWY_INLINE void store_columns(D d, V b, V c, V e, T* to, std::size_t n) {
   if (!whole) std::memcpy(to, padded, n * Count * sizeof(T));
 }
 
+// The taps of n channels: the last of the four results is the last tap, unused ones are left as they
+// are.
+template <int Width, class D, class T, class V = hn::Vec<D>>
+HWY_INLINE void load_taps(D d, const Weights<T>& weights, std::int64_t channel, std::size_t n,
+                          V& w0, V& w1, V& w2, V& w3) {
+  if (weights.prepared != nullptr) {
+    const float* last = weights.prepared + (Width - 1) * weights.prepared_stride + channel;
+    if constexpr (Width >= 4) w0 = load_float_n(d, last - 3 * weights.prepared_stride, n);
+    if constexpr (Width >= 3) w1 = load_float_n(d, last - 2 * weights.prepared_stride, n);
+    w2 = load_float_n(d, last - weights.prepared_stride, n);
+    w3 = load_float_n(d, last, n);
+    return;
+  }
+  const Bits<D, T> d_bits;
+  auto a = hn::Zero(d_bits), b = a, c = a, e = a;
+  load_columns<Width>(d, weights.taps + channel * Width, n, a, b, c, e);
+  w0 = widen(d, a, T{});
+  w1 = widen(d, b, T{});
+  w2 = widen(d, c, T{});
+  w3 = widen(d, e, T{});
+}
+
 // Outputs of `count` tokens, `dilation` apart, from `token` on, for n channels from `channel` on.
 template <int Width, bool kSilu, class T>
 HWY_INLINE void slide(const Samples<T>& x, const Weights<T>& weights, std::int64_t token,
@@ -140,9 +164,8 @@ HWY_INLINE void slide(const Samples<T>& x, const Weights<T>& weights, std::int64
   const hn::ScalableTag<float> d;
   const Bits<decltype(d), T> d_bits;
   auto a = hn::Zero(d_bits), b = a, c = a, e = a;
-  load_columns<Width>(d, weights.taps + channel * Width, n, a, b, c, e);
-  const auto w0 = widen(d, a, T{}), w1 = widen(d, b, T{}), w2 = widen(d, c, T{}),
-             w3 = widen(d, e, T{});
+  auto w0 = hn::Zero(d), w1 = w0, w2 = w0, w3 = w0;
+  load_taps<Width>(d, weights, channel, n, w0, w1, w2, w3);
   const auto bias = load_bias(d, weights, channel, n);
   auto x0 = hn::Zero(d), x1 = x0, x2 = x0;
   const std::int64_t step = weights.dilation * x.row_stride;
@@ -202,7 +225,10 @@ void sum_taps(const Samples<T>& x, const Weights<T>& weights, std::int64_t token
   for (std::int64_t i = 0; i < count; ++i) hn::Store(bias, d, sum_of(i));
   for (std::int64_t tap = 0; tap < weights.width; ++tap) {
     const auto weight =
-        load_strided(d, weights.taps + channel * weights.row_stride + tap, weights.row_stride, n);
+        weights.prepared != nullptr
+            ? load_float_n(d, weights.prepared + tap * weights.prepared_stride + channel, n)
+            : load_strided(d, weights.taps + channel * weights.row_stride + tap, weights.row_stride,
+                           n);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t at = token + i - x.history + tap * weights.dilation;
       auto sample = hn::Zero(d);
@@ -264,7 +290,7 @@ void outputs(const Samples<T>& x, const Weights<T>& weights, std::int64_t begin_
         weights.silu ? outputs_of_width<Width, true, T> : outputs_of_width<Width, false, T>;
     run(x, weights, begin_token, end_token, begin, end, output, output_stride);
   };
-  const bool dense = weights.row_stride == weights.width;
+  const bool dense = weights.row_stride == weights.width || weights.prepared != nullptr;
   switch (dense ? weights.width : 0) {
     case 2: of_width.template operator()<2>(); break;
     case 3: of_width.template operator()<3>(); break;
@@ -361,6 +387,8 @@ void run_unit(const VarlenCausalConvArgs<T>& args,
                              geometry.dilation,
                              args.bias ? args.bias->data() : nullptr,
                              args.bias ? args.bias->row_stride() : 0,
+                             args.prepared_weight ? args.prepared_weight->data() : nullptr,
+                             args.prepared_weight ? args.prepared_weight->row_stride() : 0,
                              args.activation == ConvActivation::kSilu};
     outputs(x, weights, unit.begin, unit.end, begin, end, output, args.output.row_stride());
   }
