@@ -234,30 +234,65 @@ void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
   if (!sequence.is_skipped) run_heads(args, g, sequence, h, end);
 }
 
-// Replay of one value head: the update of each slot, rounded as the engine rounds it.
+// The slots of a capsule as one value head sees them.
+struct Slots {
+  const float* decays;
+  const float* keys;
+  const float* deltas;
+  std::int64_t decays_stride, keys_stride, deltas_stride, count;
+};
+
+// Columns i … i + n − 1 of row v of the state after all slots, rounded as the engine rounds.
+template <bool kPerKey, class D>
+HWY_INLINE void replay_columns(D d, const Slots& slots, const float* from, float* to,
+                               std::int64_t v, std::int64_t i, std::size_t n) {
+  auto x = load_float_n(d, from + i, n);
+  for (std::int64_t slot = 0; slot < slots.count; ++slot) {
+    const float* const decays = slots.decays + slot * slots.decays_stride;
+    const auto a = kPerKey ? load_float_n(d, decays + i, n) : hn::Set(d, *decays);
+    const auto k = load_float_n(d, slots.keys + slot * slots.keys_stride + i, n);
+    const auto delta = hn::Set(d, slots.deltas[slot * slots.deltas_stride + v]);
+    x = hn::Add(hn::Mul(a, x), hn::Mul(k, delta));
+  }
+  store_float_n(x, d, to + i, n);
+}
+
+// Replay of one value head: the state is read and written once for all slots.
+template <bool kPerKey>
+void replay_rows(const Slots& slots, const float* from, float* to, std::int64_t value_dim,
+                 std::int64_t key_dim) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t v = 0; v < value_dim; ++v, from += key_dim, to += key_dim) {
+    std::int64_t i = 0;
+    for (; i + lanes <= key_dim; i += lanes) {
+      replay_columns<kPerKey>(d, slots, from, to, v, i, static_cast<std::size_t>(lanes));
+    }
+    if (i < key_dim) {
+      replay_columns<kPerKey>(d, slots, from, to, v, i, static_cast<std::size_t>(key_dim - i));
+    }
+  }
+}
+
 void replay_head(const ReplayGatedDeltaStateArgs& args, const contract::GatedDeltaNetGeometry& g,
                  std::int64_t b, std::int64_t h) {
-  const std::int64_t size = g.value_dim * g.key_dim, columns = g.decay_per_key ? g.key_dim : 1;
-  const float* from = args.initial_state.row(b) + h * size;
+  const std::int64_t size = g.value_dim * g.key_dim, keys = g.key_heads * g.key_dim;
+  const float* const from = args.initial_state.row(b) + h * size;
   float* const to = args.final_state.row(b) + h * size;
   const float* const row = args.state_update.row(b);
-  const float* const keys = row + g.capacity * g.decays() + h / g.heads_per_key() * g.key_dim;
-  const float* const deltas =
-      row + g.capacity * (g.decays() + g.key_heads * g.key_dim) + h * g.value_dim;
-  if (args.count(b) == 0 && from != to) std::copy_n(from, size, to);
-  for (std::int64_t slot = 0; slot < args.count(b); ++slot, from = to) {
-    const float* const decays = row + slot * g.decays() + h * columns;
-    const float* const key = keys + slot * g.key_heads * g.key_dim;
-    const float* const delta = deltas + slot * g.value_heads * g.value_dim;
-    for (std::int64_t v = 0; v < g.value_dim; ++v) {
-      const Eight change = set8(delta[v]);
-      for (std::int64_t i = 0; i < g.key_dim; i += 8) {
-        const auto n = static_cast<std::size_t>(g.key_dim - i);
-        const Eight factor = g.decay_per_key ? load8_n(decays + i, n) : set8(*decays);
-        const Eight s = mul8(factor, load8_n(from + v * g.key_dim + i, n));
-        store8_n(add8(s, mul8(load8_n(key + i, n), change)), to + v * g.key_dim + i, n);
-      }
-    }
+  const Slots slots{.decays = row + h * (g.decay_per_key ? g.key_dim : 1),
+                    .keys = row + g.capacity * g.decays() + h / g.heads_per_key() * g.key_dim,
+                    .deltas = row + g.capacity * (g.decays() + keys) + h * g.value_dim,
+                    .decays_stride = g.decays(),
+                    .keys_stride = keys,
+                    .deltas_stride = g.value_heads * g.value_dim,
+                    .count = args.count(b)};
+  if (slots.count == 0) {
+    if (from != to) std::copy_n(from, size, to);
+  } else if (g.decay_per_key) {
+    replay_rows<true>(slots, from, to, g.value_dim, g.key_dim);
+  } else {
+    replay_rows<false>(slots, from, to, g.value_dim, g.key_dim);
   }
 }
 
