@@ -10,14 +10,6 @@ namespace {
 
 constexpr std::int64_t kMaxTaps = 4, kStages = 2;
 
-void check_dims(Checker& check, std::string_view argument, const Tensor& tensor) {
-  for (int dim = 0; dim < tensor.rank; ++dim) {
-    if (tensor.dims[dim] >= kUnknown) continue;
-    check.fail(
-        fmt::format("{} has shape {}, expected no negative extent", argument, to_string(tensor)));
-  }
-}
-
 // `tensor` has the activations' type or the one wider or coarser type that may stand beside it.
 void check_type(Checker& check, std::string_view argument, const Tensor& tensor, DType element,
                 DType other) {
@@ -92,11 +84,11 @@ Outcome<DFlash2DynamicConvGeometry> dflash2_dynamic_conv(
   shape.groups = operands.groups;
   shape.rows_per_lane = operands.rows_per_lane;
   check_types(check, operands);
-  check_dims(check, "input", operands.input);
-  check_dims(check, "dynamic", operands.dynamic);
-  check_dims(check, "base", operands.base);
-  if (operands.residual) check_dims(check, "residual", *operands.residual);
-  if (operands.output) check_dims(check, "output", *operands.output);
+  check.dims("input", operands.input);
+  check.dims("dynamic", operands.dynamic);
+  check.dims("base", operands.base);
+  if (operands.residual) check.dims("residual", *operands.residual);
+  if (operands.output) check.dims("output", *operands.output);
   const bool adds = operands.stage == DFlash2Stage::kResidual;
   check.together("residual", operands.residual.has_value(), adds,
                  adds ? "stage is residual" : "stage is prepare");

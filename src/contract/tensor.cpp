@@ -41,6 +41,13 @@ void Checker::rank(std::string_view argument, const Tensor& tensor, int expected
   }
 }
 
+void Checker::dims(std::string_view argument, const Tensor& tensor) {
+  for (int dim = 0; dim < tensor.rank; ++dim) {
+    if (tensor.dims[dim] >= kUnknown) continue;
+    fail(fmt::format("{} has shape {}, expected no negative extent", argument, to_string(tensor)));
+  }
+}
+
 void Checker::shape(std::string_view argument, const Tensor& tensor,
                     std::initializer_list<std::int64_t*> extents) {
   rank(argument, tensor, static_cast<int>(extents.size()));

@@ -67,6 +67,8 @@ class Checker {
   }
   void dtype(std::string_view argument, const Tensor& tensor, DType expected);
   void rank(std::string_view argument, const Tensor& tensor, int expected);
+  // No dim is negative, unless it is unknown.
+  void dims(std::string_view argument, const Tensor& tensor);
   // Every dim equals its extent; an unknown extent takes the dim, an unknown dim fits.
   void shape(std::string_view argument, const Tensor& tensor,
              std::initializer_list<std::int64_t*> extents);
