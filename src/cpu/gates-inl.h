@@ -1,9 +1,10 @@
 // Log decay and update rate from the raw projections: formulas in
-// include/deltaworks/gated_delta_net.hpp.
+// include/deltaworks/gated_delta_net.hpp and gated_delta_rates.hpp.
 #include <hwy/highway.h>
 
 #include <limits>
 
+#include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
 
 #if defined(DELTAWORKS_CPU_GATES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -26,12 +27,25 @@ HWY_INLINE hn::Vec<D> finite(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Max(hn::Min(x, largest), hn::Neg(largest)));
 }
 
+// exp(a_log), kept finite so that its product with a zero is a zero.
+template <class D>
+HWY_INLINE hn::Vec<D> finite_exp(D d, hn::Vec<D> x) {
+  return finite(d, exp(d, x));
+}
+
+// −scale · softplus(decay + bias), the sum and softplus rounded to Step; scale and bias are finite.
+template <class Step, class D>
+HWY_INLINE hn::Vec<D> scaled_softplus(D d, hn::Vec<D> decay, hn::Vec<D> scale, hn::Vec<D> bias) {
+  const auto x = round_to(d, hn::Add(finite(d, decay), bias), Step{});
+  const auto s = round_to(d, softplus(d, x), Step{});
+  return hn::Neg(hn::Mul(scale, finite(d, s)));
+}
+
 // −exp(a_log) · softplus(decay + dt_bias)
 template <class D>
 HWY_INLINE hn::Vec<D> softplus_log_decay(D d, hn::Vec<D> decay, hn::Vec<D> a_log,
                                          hn::Vec<D> dt_bias) {
-  const auto x = hn::Add(finite(d, decay), finite(d, dt_bias));
-  return hn::Neg(hn::Mul(finite_exp(d, a_log), finite(d, softplus(d, x))));
+  return scaled_softplus<float>(d, decay, finite_exp(d, a_log), finite(d, dt_bias));
 }
 
 // gate_lower_bound · sigmoid(exp(a_log) · (decay + dt_bias))

@@ -3,8 +3,6 @@
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
-#include <limits>
-
 #if defined(DELTAWORKS_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAWORKS_CPU_MATH_INL_H_
 #undef DELTAWORKS_CPU_MATH_INL_H_
@@ -72,14 +70,6 @@ HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   const auto bound = hn::Set(d, 10.0f);
   const auto clamped = hn::Max(hn::Min(x, bound), hn::Neg(bound));
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(d, clamped));
-}
-
-// exp(a_log), kept finite so that its product with a zero is one.
-template <class D>
-HWY_INLINE hn::Vec<D> finite_exp(D d, hn::Vec<D> x) {
-  const auto y = exp(d, x);
-  const auto largest = hn::Set(d, std::numeric_limits<float>::max());
-  return hn::IfThenElse(hn::IsNaN(y), y, hn::Min(y, largest));
 }
 
 }  // namespace HWY_NAMESPACE
