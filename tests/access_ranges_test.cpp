@@ -7,6 +7,7 @@
 #include "deltaworks/dflash2_dynamic_conv.hpp"
 #include "deltaworks/error.hpp"
 #include "deltaworks/gated_delta_net.hpp"
+#include "deltaworks/gated_delta_rates.hpp"
 #include "deltaworks/paged_attention.hpp"
 #include "deltaworks/varlen_causal_conv.hpp"
 
@@ -151,6 +152,23 @@ TEST(AccessRanges, OfTheDynamicConvolution) {
                                       {"base", base, 48, kRead},
                                       {"residual", memory + 20, 12 * kFloat, kRead},
                                       {"output", memory, 12 * kFloat, kWrite}});
+}
+
+TEST(AccessRanges, OfBothHalvesOfOneProjection) {
+  const BFloat16* const projection = reinterpret_cast<const BFloat16*>(memory);
+  const GatedDeltaRatesArgs<BFloat16> args{
+      .update_logits = {projection, {3, 4}, 8},
+      .decay_inputs = {projection + 4, {3, 4}, 8},
+      .a_log = {memory + 100, {4}},
+      .dt_bias = {memory + 110, {4}},
+      .update_rates = {reinterpret_cast<BFloat16*>(memory + 120), {3, 4}},
+      .decay_factors = {memory + 140, {3, 4}}};
+  expect_ranges(access_ranges(args), {{"update_logits", projection, 40, kRead},
+                                      {"decay_inputs", projection + 4, 40, kRead},
+                                      {"a_log", memory + 100, 4 * kFloat, kRead},
+                                      {"dt_bias", memory + 110, 4 * kFloat, kRead},
+                                      {"update_rates", memory + 120, 24, kWrite},
+                                      {"decay_factors", memory + 140, 12 * kFloat, kWrite}});
 }
 
 TEST(AccessRanges, OfTheCachesThatAttentionReadsAndWrites) {
