@@ -59,6 +59,9 @@ class Call {
   // The same, with memory that lasts as long as the call when the node does not ask for it.
   template <class T, std::size_t Rank>
   View<T, Rank> output(std::size_t index, const std::array<std::int64_t, Rank>& extents);
+  // The same, with the shape of an input of any rank.
+  template <class T>
+  T* output_like(std::size_t index, std::size_t input);
   // Memory that lasts as long as the call.
   void* scratch(std::size_t bytes);
 
@@ -128,6 +131,18 @@ View<T, Rank> Call::output(std::size_t index, const std::array<std::int64_t, Ran
   if (const auto given = optional_output<T, Rank>(index, extents)) return *given;
   const View<T, Rank> unnamed(nullptr, extents);
   return {static_cast<T*>(scratch(static_cast<std::size_t>(unnamed.size()) * sizeof(T))), extents};
+}
+
+template <class T>
+T* Call::output_like(std::size_t index, std::size_t input) {
+  const contract::Tensor& like = shape(input);
+  const auto rank = static_cast<std::size_t>(like.rank);
+  if (const auto given = allocate_output(index, like.dims.data(), rank)) {
+    return static_cast<T*>(*given);
+  }
+  std::size_t size = sizeof(T);
+  for (std::size_t dim = 0; dim < rank; ++dim) size *= static_cast<std::size_t>(like.dims[dim]);
+  return static_cast<T*>(scratch(size));
 }
 
 }  // namespace deltaworks::ort

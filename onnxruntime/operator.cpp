@@ -88,7 +88,8 @@ const std::vector<Domain>& domains() {
   static const auto& all = *new std::vector<Domain>{
       domain("com.microsoft", {varlen_causal_conv_operators(), gated_delta_net_operators(),
                                paged_attention_operators(), state_replay_operators()}),
-      domain("deltaworks", {replay_operators(), dflash2_dynamic_conv_operators()})};
+      domain("deltaworks", {replay_operators(), dflash2_dynamic_conv_operators(),
+                            gated_delta_rates_operators()})};
   return all;
 }
 
@@ -131,7 +132,7 @@ std::string message_of(const std::string& op, std::string_view what) {
        {std::string_view(op), std::string_view("varlen_causal_conv"),
         std::string_view("replay_conv_state"), std::string_view("gated_delta_net"),
         std::string_view("replay_gated_delta_state"), std::string_view("paged_attention"),
-        std::string_view("dflash2_dynamic_conv")}) {
+        std::string_view("dflash2_dynamic_conv"), std::string_view("gated_delta_rates")}) {
     if (what.substr(0, known.size()) != known || what.substr(known.size(), 2) != ": ") continue;
     what.remove_prefix(known.size() + 2);
     break;

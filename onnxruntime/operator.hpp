@@ -119,5 +119,6 @@ std::vector<Operator> paged_attention_operators();
 std::vector<Operator> state_replay_operators();  // com.microsoft: one sequence inside large buffers
 std::vector<Operator> replay_operators();        // deltaworks: a batch
 std::vector<Operator> dflash2_dynamic_conv_operators();  // deltaworks
+std::vector<Operator> gated_delta_rates_operators();     // deltaworks
 
 }  // namespace deltaworks::ort
