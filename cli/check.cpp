@@ -24,6 +24,7 @@ struct Operator {
 };
 constexpr Operator kOperators[] = {{"dflash2_dynamic_conv", check_dflash2_dynamic_conv},
                                    {"gated_delta_net", check_gated_delta_net},
+                                   {"gated_delta_rates", check_gated_delta_rates},
                                    {"paged_attention", check_paged_attention},
                                    {"varlen_causal_conv", check_varlen_causal_conv}};
 constexpr int kRounds = 5;  // of new operands

@@ -46,6 +46,7 @@ class Measurements {
 // Each runs its operator on the chosen instruction set, over all its types.
 void check_dflash2_dynamic_conv(Draw& draw, Measurements& measurements);
 void check_gated_delta_net(Draw& draw, Measurements& measurements);
+void check_gated_delta_rates(Draw& draw, Measurements& measurements);
 void check_paged_attention(Draw& draw, Measurements& measurements);
 void check_varlen_causal_conv(Draw& draw, Measurements& measurements);
 

@@ -131,6 +131,7 @@ def test_check():
     assert {result["operator"] for result in checked["results"]} >= {
         "dflash2_dynamic_conv",
         "gated_delta_net",
+        "gated_delta_rates",
         "paged_attention",
         "varlen_causal_conv",
     }
