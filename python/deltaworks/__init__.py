@@ -4,6 +4,7 @@ Every operator is a function with the names of the ONNX operator's inputs and at
 
     varlen_causal_conv, replay_conv_state            packed causal convolution, its replay
     gated_delta_net, replay_gated_delta_state        gated delta rule, its replay
+    gated_delta_rates                                its gates from the raw projections
     dflash2_dynamic_conv                             convolution of block drafters
     paged_attention                                  attention over a cache in blocks
 
@@ -37,6 +38,7 @@ from ._gated_delta_net import (
     gated_delta_net,
     replay_gated_delta_state,
 )
+from ._gated_delta_rates import GatedDeltaRatesResult, gated_delta_rates
 from ._paged_attention import PagedAttentionResult, paged_attention
 from ._varlen_causal_conv import (
     ReplayConvStateResult,
@@ -48,6 +50,7 @@ from ._varlen_causal_conv import (
 __all__ = [
     "DFlash2DynamicConvResult",
     "GatedDeltaNetResult",
+    "GatedDeltaRatesResult",
     "PagedAttentionResult",
     "ReplayConvStateResult",
     "ReplayGatedDeltaStateResult",
@@ -56,6 +59,7 @@ __all__ = [
     "cpu_target",
     "dflash2_dynamic_conv",
     "gated_delta_net",
+    "gated_delta_rates",
     "onnxruntime_library",
     "paged_attention",
     "replay_conv_state",

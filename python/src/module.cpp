@@ -10,6 +10,7 @@ NB_MODULE(_core, module) {
   module.def("cpu_target", [] { return nanobind::str(deltaworks::cpu_target().c_str()); });
   python::define_dflash2_dynamic_conv(module);
   python::define_gated_delta_net(module);
+  python::define_gated_delta_rates(module);
   python::define_paged_attention(module);
   python::define_varlen_causal_conv(module);
 }
