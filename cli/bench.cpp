@@ -24,6 +24,7 @@ struct Operator {
 };
 constexpr Operator kOperators[] = {{"dflash2_dynamic_conv", bench_dflash2_dynamic_conv},
                                    {"gated_delta_net", bench_gated_delta_net},
+                                   {"gated_delta_rates", bench_gated_delta_rates},
                                    {"paged_attention", bench_paged_attention},
                                    {"varlen_causal_conv", bench_varlen_causal_conv}};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};

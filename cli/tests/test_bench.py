@@ -8,7 +8,13 @@ import pytest
 from test_command_line import PROGRAM, run, wrong
 
 QUICK = ["--seconds", 0]
-OPERATORS = {"dflash2_dynamic_conv", "gated_delta_net", "paged_attention", "varlen_causal_conv"}
+OPERATORS = {
+    "dflash2_dynamic_conv",
+    "gated_delta_net",
+    "gated_delta_rates",
+    "paged_attention",
+    "varlen_causal_conv",
+}
 
 
 def bench(*arguments, **keywords):
