@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "ceilings.hpp"
 #include "deltaworks/varlen_causal_conv.hpp"
+#include "reference/tolerance.hpp"
 #include "reference/varlen_causal_conv.hpp"
+#include "support/random.hpp"
 
 namespace deltaworks::bench {
 namespace {
@@ -17,21 +18,12 @@ namespace {
 constexpr std::int64_t kChannels = 10240, kWidth = 4, kHistory = kWidth - 1;
 
 template <class T>
-std::vector<T> normal(std::int64_t size, std::uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> draw;
-  std::vector<T> values(static_cast<std::size_t>(size));
-  for (T& value : values) value = from_float<T>(draw(engine));
-  return values;
-}
-
-template <class T>
 struct Call {
   explicit Call(std::int64_t tokens)
       : offsets{0, static_cast<std::int32_t>(tokens)},
-        input(normal<T>(tokens * kChannels, 1)),
-        weight(normal<T>(kChannels * kWidth, 2)),
-        state(normal<T>(kChannels * kHistory, 3)),
+        input(random.normal<T>(tokens * kChannels)),
+        weight(random.normal<T>(kChannels * kWidth)),
+        state(random.normal<T>(kChannels * kHistory)),
         output(input.size()) {}
 
   VarlenCausalConvArgs<T> args(const View<T, 3>& final_state) {
@@ -51,17 +43,10 @@ struct Call {
     return (2 * input.size() + weight.size() + 2 * state.size()) * sizeof(T);
   }
 
+  testing::Random random{1};
   std::vector<std::int32_t> offsets;
   std::vector<T> input, weight, state, output;
 };
-
-// Half a unit in the last place of T beside the error of float32 sums.
-template <class T>
-double tolerance() {
-  if constexpr (std::is_same_v<T, Float16>) return 0x1p-11 + 2e-6;
-  if constexpr (std::is_same_v<T, BFloat16>) return 0x1p-8 + 2e-6;
-  return 2e-6;
-}
 
 template <class T>
 bool is_right(Call<T>& call) {
@@ -77,7 +62,7 @@ bool is_right(Call<T>& call) {
     if (!(difference <= error)) error = difference;  // a NaN stays
     largest = std::max(largest, std::abs(wanted[i]));
   }
-  return error <= tolerance<T>() * largest && final_state == wanted_state;
+  return error <= reference::tolerance<T>() * largest && final_state == wanted_state;
 }
 
 template <class T>
@@ -111,7 +96,7 @@ void conv_prepared(benchmark::State& bench) {
 template <class T>
 void replay(benchmark::State& bench) {
   Call<T> call(1);
-  const auto update = normal<T>(8 * kChannels, 4);
+  const auto update = call.random.template normal<T>(8 * kChannels);
   const std::int32_t count = static_cast<std::int32_t>(bench.range(0));
   const ReplayConvStateArgs<T> args{.initial_state = call.view(call.state),
                                     .state_update = {update.data(), {1, 8, kChannels}},
