@@ -1,10 +1,13 @@
-// Channels lie across the lanes, a tile of rows shares the base in registers. A tile's coefficients
-// are first widened into a buffer of the first-level cache; where groups are no whole vectors each
-// is repeated there for its channels. Products and sums are rounded one by one, never fused: the
-// same bits on every instruction set.
+// Channels lie across the lanes, two vectors at a time; rows pass one after another over a chunk of
+// channels, whose base is widened once for a tile of rows. (Four rows at once in registers were
+// slower where memory does not begin at a cache line, as malloc's does not: docs/ops.) Products and
+// sums are rounded one by one, never fused: the same bits on every instruction set.
 #include "cpu/dflash2_dynamic_conv.hpp"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
+#include <iterator>
 #include <type_traits>
 #include <variant>
 
@@ -13,6 +16,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "cpu/dynamic_pair-inl.h"
 #include "cpu/dynamic_tap-inl.h"
 #include "cpu/load-inl.h"
 
@@ -40,135 +44,240 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kTile = 4;     // rows that share one load of the base
-constexpr std::int64_t kChunk = 256;  // channels; a tile's coefficients fill at most 16 KiB
+constexpr std::int64_t kTile = 16;  // rows that share a widened chunk of the base
+constexpr std::int64_t kMaxTaps = 4;
 
-// A tile of `count` rows that have the same number of taps.
+// The base and one row's coefficients for the channels [begin, end), widened. A page of a row: with
+// two taps, base and rows fill 28 KiB at most. Whole pairs of vectors may be read and stored from any
+// channel on.
+template <class T>
+struct Chunk {
+  static constexpr std::int64_t kSize = 4096 / sizeof(T);
+  static constexpr std::int64_t kTapStep =
+      kSize + 2 * static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<float>()));
+
+  std::int64_t begin, end, first_group, groups;
+  HWY_ALIGN float base[kMaxTaps * kTapStep];
+  HWY_ALIGN float coefficients[kMaxTaps * kTapStep];  // one for each channel or group
+  std::int32_t group_of[kTapStep];                    // each vector, counted from first_group
+};
+
+// What every row shares; `dynamic` begins at the stage's columns.
 template <class T, class R>
 struct Rows {
-  View<const T, 2> input, dynamic;   // dynamic: this stage's columns
+  View<const T, 2> input, dynamic;
   const View<const R, 2>* residual;  // null: none
   View<R, 2> output;
-  std::int64_t channels, groups;
-  std::int64_t first, count;
+  std::int64_t groups, group_size;
 };
 
-// A chunk of channels, widened: the base [taps, kTapStep] and coefficients [kTile, taps, kTapStep].
-template <int kTaps>
-struct Chunk {
-  // Whole vectors may be stored from any channel on.
-  static constexpr std::int64_t kTapStep =
-      kChunk + static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<float>()));
+// One row's memory from some channel of the chunk on.
+template <class T, class R>
+struct Row {
+  const T* input[kMaxTaps];  // of tap 0, 1, …; behind the row's taps any row
+  const R* residual;         // read where `adds`; else any row
+  R* output;
+  bool adds;
 
-  std::int64_t begin, end;
-  HWY_ALIGN float base[kTaps * kTapStep];
-  HWY_ALIGN float coefficients[kTile * kTaps * kTapStep];
+  Row from(std::int64_t c) const {
+    Row rest{{}, residual + c, output + c, adds};
+    for (std::size_t tap = 0; tap < kMaxTaps; ++tap) rest.input[tap] = input[tap] + c;
+    return rest;
+  }
 };
 
-// n channels from `channel` on, of every row of the tile: a window of samples slides down it. The
-// coefficients, from `at` on in each row, are one number for all of them, or one for each.
+// The channels c … c + 2 · lanes − 1 of a chunk; `row` begins at c.
 template <int kTaps, bool kRounds, bool kSpread, class T, class R>
-HWY_INLINE void slide(const Rows<T, R>& rows, const Chunk<kTaps>& chunk, std::int64_t channel,
-                      std::size_t n, std::int64_t at) {
-  constexpr std::int64_t kTapStep = Chunk<kTaps>::kTapStep;
+HWY_INLINE void run_pair(const Chunk<T>& chunk, std::int64_t c, const Row<T, R>& row) {
+  constexpr bool kOdd = kEvenOdd<T, R>;
   const hn::ScalableTag<float> d;
-  const float* base = chunk.base + (channel - chunk.begin);
-  const auto zero = hn::Zero(d);
-  const auto b0 = hn::LoadU(d, base);
-  const auto b1 = kTaps > 1 ? hn::LoadU(d, base + kTapStep) : zero;
-  const auto b2 = kTaps > 2 ? hn::LoadU(d, base + 2 * kTapStep) : zero;
-  const auto b3 = kTaps > 3 ? hn::LoadU(d, base + 3 * kTapStep) : zero;
-  const T* input = rows.input.row(rows.first) + channel;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto first_half = hn::FirstN(d, hn::Lanes(d) / 2);
+  auto sum_a = hn::Zero(d), sum_b = sum_a;
+  for (int tap = 0; tap < kTaps; ++tap) {
+    const float* base = chunk.base + tap * Chunk<T>::kTapStep + c;
+    const float* of_tap = chunk.coefficients + tap * Chunk<T>::kTapStep;
+    auto a = hn::Zero(d), b = a, x_a = a, x_b = a;
+    if constexpr (kSpread) {
+      load_pair<kOdd>(d, of_tap + c, a, b);
+    } else {
+      a = hn::Set(d, of_tap[chunk.group_of[c / lanes]]);
+      b = hn::Set(d, of_tap[chunk.group_of[c / lanes + 1]]);
+      if constexpr (kOdd) a = b = hn::IfThenElse(first_half, a, b);
+    }
+    load_pair<kOdd>(d, row.input[tap], x_a, x_b);
+    a = hn::Mul(step<kRounds, T>(d, hn::Add(hn::LoadU(d, base), a)), x_a);
+    b = hn::Mul(step<kRounds, T>(d, hn::Add(hn::LoadU(d, base + lanes), b)), x_b);
+    sum_a = tap == 0 ? a : hn::Add(step<kRounds, T>(d, sum_a), step<kRounds, T>(d, a));
+    sum_b = tap == 0 ? b : hn::Add(step<kRounds, T>(d, sum_b), step<kRounds, T>(d, b));
+  }
+  // The store rounds the last sum, unless something is added first or R is wider.
+  if (row.adds || !std::is_same_v<T, R>) {
+    sum_a = step<kRounds, T>(d, sum_a);
+    sum_b = step<kRounds, T>(d, sum_b);
+  }
+  if (row.adds) {
+    auto a = hn::Zero(d), b = a;
+    load_pair<kOdd>(d, row.residual, a, b);
+    sum_a = hn::Add(sum_a, a);
+    sum_b = hn::Add(sum_b, b);
+  }
+  store_pair<kOdd>(d, sum_a, sum_b, row.output);
+}
+
+// A chunk of one row; `next_input` and `next_output` begin that of the row behind it.
+template <int kTaps, bool kRounds, bool kSpread, class T, class R>
+HWY_INLINE void run_row(const Chunk<T>& chunk, const Row<T, R>& row, const T* next_input,
+                        const R* next_output) {
+  constexpr std::int64_t kMaxStep = 2 * hn::MaxLanes(hn::ScalableTag<float>());
+  const auto step = 2 * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const std::int64_t size = chunk.end - chunk.begin;
+  std::int64_t c = 0;
+  for (; c + step <= size; c += step) {
+    // Sixteen-bit calls spend as long on arithmetic as on memory; what is in flight does not reach
+    // far enough ahead for both to overlap.
+    if constexpr (sizeof(T) == 2 && sizeof(R) == 2) {
+      hwy::Prefetch(next_input + c);
+      hwy::Prefetch(next_output + c);
+    }
+    run_pair<kTaps, kRounds, kSpread>(chunk, c, row.from(c));
+  }
+  if (c == size) return;
+  T inputs[kTaps][kMaxStep] = {};
+  R residual[kMaxStep] = {}, output[kMaxStep];
+  const Row<T, R> last = row.from(c);
+  Row<T, R> padded{{}, residual, output, row.adds};
+  for (int tap = 0; tap < kTaps; ++tap) {
+    std::copy_n(last.input[tap], size - c, inputs[tap]);
+    padded.input[tap] = inputs[tap];
+  }
+  if (row.adds) std::copy_n(last.residual, size - c, residual);
+  run_pair<kTaps, kRounds, kSpread>(chunk, c, padded);
+  std::copy_n(output, size - c, last.output);
+}
+
+// The coefficients of one row.
+template <int kTaps, bool kSpread, class T>
+HWY_INLINE void load_coefficients(const T* from, std::int64_t groups, std::int64_t group_size,
+                                  Chunk<T>& chunk) {
+  const hn::ScalableTag<float> d;
+  const auto count = static_cast<std::size_t>(chunk.groups);
+  for (std::int64_t tap = 0; tap < kTaps; ++tap) {
+    float* to = chunk.coefficients + tap * Chunk<T>::kTapStep;
+    const T* of_tap = from + tap * groups + chunk.first_group;
+    if constexpr (kSpread) {
+      float wide[Chunk<T>::kSize];
+      convert(of_tap, wide, count);
+      float* behind = to + (chunk.end - chunk.begin);
+      hn::StoreU(hn::Zero(d), d, behind);
+      hn::StoreU(hn::Zero(d), d, behind + hn::Lanes(d));
+      spread(wide, group_size, chunk.begin, chunk.end, to);
+    } else {
+      convert(of_tap, to, count);
+    }
+  }
+}
+
+// Rows [begin, end) of one lane that have kTaps taps. Not inlined: one copy serves every type of the
+// base.
+template <int kTaps, bool kRounds, bool kSpread, class T, class R>
+HWY_NOINLINE void run_alike(const Rows<T, R>& rows, Chunk<T>& chunk, std::int64_t begin,
+                            std::int64_t end) noexcept {
   const std::int64_t stride = rows.input.row_stride();
-  auto x1 = kTaps > 1 ? load_float_n(d, input - stride, n) : zero;
-  auto x2 = kTaps > 2 ? load_float_n(d, input - 2 * stride, n) : zero;
-  auto x3 = kTaps > 3 ? load_float_n(d, input - 3 * stride, n) : zero;
-  R* output = rows.output.row(rows.first) + channel;
-  const float* weight = chunk.coefficients + at;
-  for (std::int64_t i = 0; i < rows.count; ++i) {
-    const auto of = [&](std::int64_t tap) {
-      const float* from = weight + tap * kTapStep;
-      return kSpread ? hn::LoadU(d, from) : hn::Set(d, *from);
-    };
-    const auto x0 = load_float_n(d, input, n);
-    auto sum = product<kRounds, T>(d, b0, of(0), x0);
-    if constexpr (kTaps > 1) {
-      sum = step<kRounds, T>(d, hn::Add(sum, product<kRounds, T>(d, b1, of(1), x1)));
+  for (std::int64_t r = begin; r < end; ++r) {
+    load_coefficients<kTaps, kSpread>(rows.dynamic.row(r), rows.groups, rows.group_size, chunk);
+    R* output = rows.output.row(r) + chunk.begin;
+    Row<T, R> row{{}, output, output, rows.residual != nullptr};
+    if (row.adds) row.residual = rows.residual->row(r) + chunk.begin;
+    for (std::int64_t tap = 0; tap < kMaxTaps; ++tap) {
+      row.input[tap] = rows.input.row(r) + chunk.begin - (tap < kTaps ? tap * stride : 0);
     }
-    if constexpr (kTaps > 2) {
-      sum = step<kRounds, T>(d, hn::Add(sum, product<kRounds, T>(d, b2, of(2), x2)));
-    }
-    if constexpr (kTaps > 3) {
-      sum = step<kRounds, T>(d, hn::Add(sum, product<kRounds, T>(d, b3, of(3), x3)));
-    }
-    if (rows.residual != nullptr) {
-      sum = hn::Add(sum, load_float_n(d, rows.residual->row(rows.first + i) + channel, n));
-    }
-    store_float_n(sum, d, output, n);
-    x3 = x2;
-    x2 = x1;
-    x1 = x0;
-    input += stride;
-    output += rows.output.row_stride();
-    weight += kTaps * kTapStep;
-  }
-}
-
-// Groups of whole vectors: each vector has one coefficient a tap. Not inlined: one copy serves every
-// type of the base.
-template <int kTaps, bool kRounds, class T, class R>
-HWY_NOINLINE void run_vectors(const Rows<T, R>& rows, const Chunk<kTaps>& chunk,
-                              std::int64_t group_size) {
-  const std::size_t lanes = hn::Lanes(hn::ScalableTag<float>());
-  const std::int64_t first = chunk.begin / group_size;
-  std::int64_t c = chunk.begin;
-  for (std::int64_t group = first; c < chunk.end; ++group) {
-    const std::int64_t stop = std::min((group + 1) * group_size, chunk.end);
-    for (; c < stop; c += static_cast<std::int64_t>(lanes)) {
-      slide<kTaps, kRounds, false>(rows, chunk, c, lanes, group - first);
-    }
-  }
-}
-
-template <int kTaps, bool kRounds, class T, class R>
-HWY_NOINLINE void run_channels(const Rows<T, R>& rows, const Chunk<kTaps>& chunk) {
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  for (std::int64_t c = chunk.begin; c < chunk.end; c += lanes) {
-    const auto n = static_cast<std::size_t>(std::min(lanes, chunk.end - c));
-    slide<kTaps, kRounds, true>(rows, chunk, c, n, c - chunk.begin);
+    const std::int64_t next = std::min(r + 1, rows.input.extent(0) - 1);
+    run_row<kTaps, kRounds, kSpread>(chunk, row, rows.input.row(next) + chunk.begin,
+                                     rows.output.row(next) + chunk.begin);
   }
 }
 
 // The published drafters have two taps: more of them take the loop for any group size.
-template <int kTaps, bool kRounds, class T, class R, class Base>
-void run_tile(const Rows<T, R>& rows, const Base* base) noexcept {
-  constexpr std::int64_t kTapStep = Chunk<kTaps>::kTapStep;
+template <bool kRounds, class T, class R>
+void run_taps(const Rows<T, R>& rows, Chunk<T>& chunk, std::int64_t begin, std::int64_t end,
+              std::int64_t taps, bool is_spread) noexcept {
+  switch (taps) {
+    case 1:
+      return is_spread ? run_alike<1, kRounds, true>(rows, chunk, begin, end)
+                       : run_alike<1, kRounds, false>(rows, chunk, begin, end);
+    case 2:
+      return is_spread ? run_alike<2, kRounds, true>(rows, chunk, begin, end)
+                       : run_alike<2, kRounds, false>(rows, chunk, begin, end);
+    case 3: return run_alike<3, kRounds, true>(rows, chunk, begin, end);
+    default: return run_alike<4, kRounds, true>(rows, chunk, begin, end);
+  }
+}
+
+// Widens to the order of the pairs; behind `size` up to a whole pair, zeros.
+template <bool kOdd, class Base>
+void widen_base(const Base* from, std::int64_t size, float* to) noexcept {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t c = 0; c < size; c += 2 * lanes) {
+    Base padded[2 * hn::MaxLanes(d)];
+    const Base* pair = from + c;
+    if (size - c < 2 * lanes) {
+      std::fill(std::copy_n(pair, size - c, padded), std::end(padded), Base{});
+      pair = padded;
+    }
+    auto a = hn::Zero(d), b = a;
+    load_pair<kOdd>(d, pair, a, b);
+    hn::StoreU(a, d, to + c);
+    hn::StoreU(b, d, to + c + lanes);
+  }
+}
+
+// The groups of the chunk, and of each vector of it where groups are whole vectors.
+template <class T>
+void find_groups(std::int64_t group_size, Chunk<T>& chunk) noexcept {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  const std::int64_t group_size = rows.channels / rows.groups;
-  const bool is_whole = kTaps <= 2 && group_size % lanes == 0;
-  Chunk<kTaps> chunk;
-  for (chunk.begin = 0; chunk.begin < rows.channels; chunk.begin = chunk.end) {
-    chunk.end = std::min(chunk.begin + kChunk, rows.channels);
-    const std::int64_t size = chunk.end - chunk.begin, first = chunk.begin / group_size;
-    const std::int64_t groups = (chunk.end - 1) / group_size - first + 1;
-    for (std::int64_t tap = 0; tap < kTaps; ++tap) {
-      convert(base + tap * rows.channels + chunk.begin, chunk.base + tap * kTapStep,
-              static_cast<std::size_t>(size));
+  chunk.first_group = chunk.begin / group_size;
+  chunk.groups = (chunk.end - 1) / group_size - chunk.first_group + 1;
+  std::int64_t stop = (chunk.first_group + 1) * group_size - chunk.begin;
+  std::int32_t group = 0;
+  for (std::int64_t c = 0; c < chunk.end - chunk.begin + lanes; c += lanes) {
+    if (c >= stop && group + 1 < chunk.groups) {
+      ++group;
+      stop += group_size;
     }
-    for (std::int64_t i = 0; i < rows.count * kTaps; ++i) {
-      const T* from = rows.dynamic.row(rows.first + i / kTaps) + i % kTaps * rows.groups + first;
-      float* to = chunk.coefficients + i * kTapStep;
-      float wide[kChunk];
-      convert(from, is_whole ? to : wide, static_cast<std::size_t>(groups));
-      if (!is_whole) spread(wide, group_size, chunk.begin, chunk.end, to);
+    chunk.group_of[c / lanes] = group;
+  }
+}
+
+template <bool kRounds, class T, class R, class Base>
+void run_tile(const DFlash2DynamicConvArgs<T, R, Base>& args,
+              const contract::DFlash2DynamicConvGeometry& g, std::int64_t begin,
+              std::int64_t end) noexcept {
+  const std::int64_t stage = args.stage == DFlash2Stage::kPrepare ? 0 : 1;
+  const View<const T, 2> dynamic(args.dynamic.data() + stage * g.taps * g.groups,
+                                 args.dynamic.extents(), args.dynamic.row_stride());
+  const Rows<T, R> rows{args.input,  dynamic,  args.residual ? &*args.residual : nullptr,
+                        args.output, g.groups, g.channels / g.groups};
+  const std::int64_t most = std::min(g.taps, g.rows_per_lane);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const bool is_spread = most > 2 || rows.group_size % lanes != 0;
+  Chunk<T> chunk;
+  for (chunk.begin = 0; chunk.begin < g.channels; chunk.begin = chunk.end) {
+    chunk.end = std::min(chunk.begin + Chunk<T>::kSize, g.channels);
+    for (std::int64_t tap = 0; tap < most; ++tap) {
+      widen_base<kEvenOdd<T, R>>(args.base.row(stage) + tap * g.channels + chunk.begin,
+                                 chunk.end - chunk.begin, chunk.base + tap * Chunk<T>::kTapStep);
     }
-    if constexpr (kTaps <= 2) {
-      if (is_whole) {
-        run_vectors<kTaps, kRounds>(rows, chunk, group_size);
-        continue;
-      }
+    find_groups(rows.group_size, chunk);
+    for (std::int64_t r = begin; r < end;) {
+      const std::int64_t place = r % g.rows_per_lane, taps = std::min(most, place + 1);
+      // The first rows of a lane have fewer taps, each its own number.
+      const std::int64_t alike = taps < most ? 1 : g.rows_per_lane - place;
+      const std::int64_t stop = most == 1 ? end : std::min(r + alike, end);
+      run_taps<kRounds>(rows, chunk, r, stop, taps, is_spread);
+      r = stop;
     }
-    run_channels<kTaps, kRounds>(rows, chunk);
   }
 }
 
@@ -176,31 +285,8 @@ template <bool kRounds, class T, class R, class Base>
 void run_rows(const DFlash2DynamicConvArgs<T, R, Base>& args,
               const contract::DFlash2DynamicConvGeometry& geometry, std::int64_t begin,
               std::int64_t end) noexcept {
-  const std::int64_t stage = args.stage == DFlash2Stage::kPrepare ? 0 : 1;
-  const View<const T, 2> dynamic(args.dynamic.data() + stage * geometry.taps * geometry.groups,
-                                 args.dynamic.extents(), args.dynamic.row_stride());
-  for (std::int64_t r = begin; r < end;) {
-    const std::int64_t place = r % geometry.rows_per_lane;
-    const std::int64_t taps = std::min(geometry.taps, place + 1);
-    // The first rows of a lane have fewer taps, each its own number.
-    const std::int64_t alike = taps < geometry.taps ? 1 : geometry.rows_per_lane - place;
-    const std::int64_t count = std::min({kTile, alike, end - r});
-    const Rows<T, R> rows{args.input,
-                          dynamic,
-                          args.residual ? &*args.residual : nullptr,
-                          args.output,
-                          geometry.channels,
-                          geometry.groups,
-                          r,
-                          count};
-    const Base* base = args.base.row(stage);
-    switch (taps) {
-      case 1: run_tile<1, kRounds>(rows, base); break;
-      case 2: run_tile<2, kRounds>(rows, base); break;
-      case 3: run_tile<3, kRounds>(rows, base); break;
-      default: run_tile<4, kRounds>(rows, base); break;
-    }
-    r += count;
+  for (std::int64_t r = begin; r < end; r += kTile) {
+    run_tile<kRounds>(args, geometry, r, std::min(r + kTile, end));
   }
 }
 
