@@ -118,6 +118,33 @@ TEST_P(DFlash2DynamicConv, EveryStepRoundsAtTheEdges) {
   });
 }
 
+// What a graph's Cast nodes make of a 16-bit stage `prepare` with float32 results, which an ONNX node
+// cannot have: of the operands for float32 arithmetic, of the result for `activation`.
+TEST_P(DFlash2DynamicConv, Float32ResultsEqualCasts) {
+  Random random(9);
+  const auto widened = [](const auto& values) {
+    std::vector<float> wide;
+    for (const auto value : values) wide.push_back(to_float(value));
+    return wide;
+  };
+  const auto check = [&](auto to_wide, auto same) {
+    for (int round = 0; round < 12; ++round) {
+      auto c = any_dflash2(random, to_wide);
+      c.stage = DFlash2Stage::kPrepare;
+      DFlash2Case<float> wide{c.lanes, c.rows_per_lane, c.taps, c.groups, c.group_size};
+      wide.input = widened(c.input), wide.dynamic = widened(c.dynamic), wide.base = widened(c.base);
+      ASSERT_TRUE(same_bits(c.run(Cpu{}), wide.run(Cpu{})));
+      c.arithmetic = DFlash2Arithmetic::kActivation;
+      decltype(same) narrow{c.lanes, c.rows_per_lane, c.taps, c.groups, c.group_size};
+      narrow.arithmetic = c.arithmetic;
+      narrow.input = c.input, narrow.dynamic = c.dynamic, narrow.base = c.base;
+      ASSERT_TRUE(same_bits(c.run(Cpu{}), widened(narrow.run(Cpu{}))));
+    }
+  };
+  check(DFlash2Case<Float16, float>(), DFlash2Case<Float16>());
+  check(DFlash2Case<BFloat16, float>(), DFlash2Case<BFloat16>());
+}
+
 TEST_P(DFlash2DynamicConv, LanesAreIndependentAndInAnyOrder) {
   Random random(4);
   for_each_dflash2_type([&](auto type) {
