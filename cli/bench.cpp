@@ -33,7 +33,7 @@ struct BenchOptions {
   std::string op;
   std::vector<std::string> types{"float32"};
   int threads = 1;
-  double seconds = 0.25;  // for each call
+  double seconds = 0.2;  // for each call
   bool peers = false, json = false;
 
   bench::Effort effort() const { return {threads, seconds}; }
@@ -138,7 +138,7 @@ void add_bench(CLI::App& app, Action& chosen) {
       ->check(CLI::IsMember(types));
   command->add_option("--threads", options->threads, "Threads of a call [1]")
       ->transform(number(1, 1024));
-  command->add_option("--seconds", options->seconds, "For each call and each ceiling [0.25]")
+  command->add_option("--seconds", options->seconds, "For each call and each ceiling [0.2]")
       ->transform(number(0.0, 60.0));
   command->add_flag("--json", options->json, "As one JSON object");
   command->callback([&chosen, options] { chosen = [options] { return bench(*options); }; });

@@ -59,7 +59,7 @@ def test_an_instruction_set_is_named():
     assert b"SSE4" in bench("dflash2_dynamic_conv", environment=target).stdout.splitlines()[0]
 
 
-@pytest.mark.parametrize("operator", ["varlen_causal_conv", "paged_attention"])
+@pytest.mark.parametrize("operator", ["gated_delta_rates", "paged_attention", "varlen_causal_conv"])
 def test_peers_are_compared_and_timed(operator):
     result = bench(operator, "--peers", "--json")
     report = json.loads(result.stdout)
