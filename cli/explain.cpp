@@ -79,9 +79,9 @@ Explained explained(const ort::Node& node, const std::optional<std::int64_t>& to
   }
   result.plan = std::get<ort::Plan>(outcome);
   for (ort::Extent& extent : result.plan.geometry) {
-    if (tokens && extent.value == contract::kUnknown && std::string_view(extent.name) == "tokens") {
-      extent.value = *tokens;
-    }
+    const std::string_view name = extent.name;  // of one sequence, where graphs are dense
+    const bool is_given = tokens && (name == "tokens" || name == "length");
+    if (is_given && extent.value == contract::kUnknown) extent.value = *tokens;
   }
   return result;
 }
