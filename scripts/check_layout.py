@@ -22,6 +22,8 @@ PARTS = [
     ("tests/{op}_test.cpp", None),
     ("bench/{op}_bench.cpp", None),
     ("docs/ops/{op}.md", None),
+    ("cli/check_{op}.cpp", None),
+    ("cli/bench_{op}.cpp", None),
     ("onnxruntime/{op}.cpp", "onnxruntime"),
     ("python/src/{op}.cpp", "python/src"),
     ("src/cuda/{op}.cu", "src/cuda"),
