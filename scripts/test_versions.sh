@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests of onnxruntime/ on several versions of ONNX Runtime, through both of the library's entry
 # points. Each version has an environment of its own, .cache/onnxruntime-VERSION; that of
-# requirements.txt is .venv. Sets up first.
+# requirements.txt is .venv. Sets up first and ends with a summary, unless scripts/test.sh gives one.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -21,9 +21,15 @@ case ${1-} in
 esac
 
 has_wheel() {  # has_wheel VERSION
-  local python
-  python=$(python_for_venv)
   [[ $1 != 1.23.* ]] || "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 14))'
+}
+
+# left_out VERSION: a skip of the summary instead of results.
+left_out() {
+  local reason="no wheel for Python 3.14; PYTHON=/path/to/python3 chooses another"
+  say "LEFT OUT: onnxruntime $1: $reason"
+  printf '<testsuite><testcase name="onnxruntime/tests"><skipped message="%s"/></testcase></testsuite>\n' \
+    "$reason" >"$results/onnxruntime-$1.xml"
 }
 
 # environment VERSION: sets venv.
@@ -41,10 +47,12 @@ environment() {
 scripts/setup.sh
 results=$root/build/test-results
 mkdir -p "$results"
+rm -f "$results"/onnxruntime-*.xml
+python=$(python_for_venv)
 status=0
 for version in "${versions[@]}"; do
   if ! has_wheel "$version"; then
-    say "LEFT OUT: onnxruntime $version has no wheel for Python 3.14; PYTHON=/path/to/python3 chooses another"
+    left_out "$version"
     continue
   fi
   environment "$version"
@@ -54,6 +62,13 @@ for version in "${versions[@]}"; do
       env "DELTAWORKS_ENTRY_POINT=$entry" "$venv/bin/python" -m pytest -q -p no:cacheprovider \
       --junitxml "$results/$suite.xml" onnxruntime/tests || status=1
     say "  $(tail -n 1 ".cache/logs/$suite.log")"
+    # A run that ended before its first test (an import that fails, say) leaves no file.
+    [[ -f $results/$suite.xml ]] || tail -n 40 ".cache/logs/$suite.log"
   done
 done
+if [[ -z ${DELTAWORKS_NO_SUMMARY-} ]]; then
+  say "results (more in .cache/logs)"
+  shopt -s nullglob
+  "$venv/bin/python" scripts/test_summary.py "$results"/onnxruntime-*.xml || status=1
+fi
 exit "$status"
