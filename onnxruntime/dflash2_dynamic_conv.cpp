@@ -3,7 +3,7 @@
 
 #include "contract/dflash2_dynamic_conv.hpp"
 #include "contract/values.hpp"
-#include "custom_op.hpp"
+#include "operator.hpp"
 
 namespace deltaworks::ort {
 

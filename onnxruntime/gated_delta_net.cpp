@@ -8,7 +8,7 @@
 
 #include "contract/gated_delta_net.hpp"
 #include "contract/values.hpp"
-#include "custom_op.hpp"
+#include "operator.hpp"
 
 namespace deltaworks::ort {
 

@@ -5,7 +5,7 @@
 
 #include "contract/gated_delta_rates.hpp"
 #include "contract/values.hpp"
-#include "custom_op.hpp"
+#include "operator.hpp"
 
 namespace deltaworks::ort {
 

@@ -9,7 +9,7 @@
 #include "contract/memory.hpp"
 #include "contract/paged_attention.hpp"
 #include "contract/values.hpp"
-#include "custom_op.hpp"
+#include "operator.hpp"
 #include "paged_attention.hpp"
 
 namespace deltaworks::ort {

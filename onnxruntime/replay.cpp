@@ -2,7 +2,7 @@
 #include "contract/gated_delta_net.hpp"
 #include "contract/values.hpp"
 #include "contract/varlen_causal_conv.hpp"
-#include "custom_op.hpp"
+#include "operator.hpp"
 
 namespace deltaworks::ort {
 

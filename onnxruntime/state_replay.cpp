@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "custom_op.hpp"
 #include "deltaworks/gated_delta_net.hpp"
 #include "deltaworks/varlen_causal_conv.hpp"
+#include "operator.hpp"
 
 namespace deltaworks::ort {
 

@@ -5,7 +5,7 @@
 
 #include "contract/values.hpp"
 #include "contract/varlen_causal_conv.hpp"
-#include "custom_op.hpp"
+#include "operator.hpp"
 
 namespace deltaworks::ort {
 
