@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "adapter.hpp"
 #include "ort.hpp"
 
 namespace deltaworks::cli {
@@ -15,9 +16,6 @@ namespace deltaworks::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// What our operators need; everything that this program calls is older.
-constexpr int kOldestApi = 18;
 
 std::vector<fs::path> entries(const fs::path& folder) {
   std::error_code none;
@@ -86,14 +84,15 @@ std::optional<Runtime> try_load(const fs::path& path, std::string& why) {
   const OrtApiBase* base = reinterpret_cast<GetBase>(symbol)();
   const std::string version = base->GetVersionString();
   // Version 1.N has interface level N. Asking for more than that would print an error of its own.
-  const int level = version.starts_with("1.") ? std::atoi(version.c_str() + 2) : ORT_API_VERSION;
-  const OrtApi* api =
-      level < kOldestApi
-          ? nullptr
-          : base->GetApi(static_cast<std::uint32_t>(std::min<int>(level, ORT_API_VERSION)));
+  const std::uint32_t level = version.starts_with("1.")
+                                  ? static_cast<std::uint32_t>(std::atoi(version.c_str() + 2))
+                                  : ORT_API_VERSION;
+  const OrtApi* api = level < ort::kOldestApi
+                          ? nullptr
+                          : base->GetApi(std::min<std::uint32_t>(level, ORT_API_VERSION));
   if (api == nullptr) {
     why = fmt::format("{} is ONNX Runtime {}, which is older than 1.{}", path.string(), version,
-                      kOldestApi);
+                      ort::kOldestApi);
     return std::nullopt;
   }
   Ort::InitApi(api);

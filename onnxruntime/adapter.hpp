@@ -18,8 +18,14 @@
 
 namespace deltaworks::ort {
 
-// Where a host has the inputs and outputs of a node, when it numbers them in its own way; -1: nowhere.
+// The interface of ONNX Runtime 1.23, the oldest version that the tests run on. Operators alone
+// would do with an older one.
+inline constexpr std::uint32_t kOldestApi = 23;
+
+// Where a host has the inputs and outputs of a node, when it numbers them in its own way.
 struct Order {
+  static constexpr std::ptrdiff_t kLeftOut = -1;  // by the node
+  static constexpr std::ptrdiff_t kDropped = -2;  // by the host, although the node names it
   std::vector<std::ptrdiff_t> inputs, outputs;
 };
 

@@ -14,9 +14,6 @@ namespace deltaworks::ort {
 
 namespace {
 
-// The oldest interfaces that have every function used.
-constexpr std::uint32_t kOldestForOperators = 18, kOldestForProvider = 23;
-
 // Sessions keep pointers into both for as long as they live, so they live as long as the process.
 struct Registration {
   std::vector<std::unique_ptr<CustomOp>> ops;
@@ -46,28 +43,39 @@ const Registration& registration_for(const OrtApi& api) {
 // A host's ONNX Runtime, and the newest interface that it and this library know. Asking it for a
 // newer one would print to standard error.
 struct Runtime {
-  const OrtApi* api;  // null: older than `oldest`
+  const OrtApi* api;  // null: too old, or so new that it gave this interface up
   std::uint32_t version;
 
-  Runtime(const OrtApiBase& base, std::uint32_t oldest) {
+  explicit Runtime(const OrtApiBase& base) {
     unsigned major = 0, minor = 0;
     std::sscanf(base.GetVersionString(), "%u.%u", &major, &minor);
     version = major == 1 ? std::min<std::uint32_t>(minor, ORT_API_VERSION) : ORT_API_VERSION;
-    api = version < oldest ? nullptr : base.GetApi(version);
+    api = version < kOldestApi ? nullptr : base.GetApi(version);
   }
 };
 
-OrtStatus* too_old(const OrtApiBase& base) noexcept {
-  char message[96];
-  std::snprintf(message, sizeof(message),
-                "deltaworks needs ONNX Runtime 1.23.2 or later, this is %s",
-                base.GetVersionString());
+OrtStatus* refusal(const OrtApiBase& base, const Runtime& runtime) noexcept {
+  const char* const here = base.GetVersionString();
+  char message[128];
+  if (runtime.version < kOldestApi) {
+    std::snprintf(message, sizeof(message),
+                  "deltaworks needs ONNX Runtime 1.23.2 or later, this is %s", here);
+  } else if (runtime.api == nullptr) {
+    std::snprintf(
+        message, sizeof(message),
+        "deltaworks needs interface %u of ONNX Runtime, which this one, %s, does not have",
+        static_cast<unsigned>(runtime.version), here);
+  } else {
+    std::snprintf(message, sizeof(message),
+                  "deltaworks: this ONNX Runtime, %s, has no interface for execution providers",
+                  here);
+  }
   return base.GetApi(1)->CreateStatus(ORT_FAIL, message);
 }
 
 OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base) noexcept {
-  const Runtime runtime(base, kOldestForOperators);
-  if (runtime.api == nullptr) return too_old(base);
+  const Runtime runtime(base);
+  if (runtime.api == nullptr) return refusal(base, runtime);
   return guarded(*runtime.api, "deltaworks", [&] {
     for (OrtCustomOpDomain* domain : registration_for(*runtime.api).domains) {
       check(*runtime.api, runtime.api->AddCustomOpDomain(options, domain));
@@ -77,8 +85,8 @@ OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base
 
 OrtStatus* create_factories(const OrtApiBase& base, OrtEpFactory** factories, std::size_t room,
                             std::size_t* count) noexcept {
-  const Runtime runtime(base, kOldestForProvider);
-  if (runtime.api == nullptr || runtime.api->GetEpApi() == nullptr) return too_old(base);
+  const Runtime runtime(base);
+  if (runtime.api == nullptr || runtime.api->GetEpApi() == nullptr) return refusal(base, runtime);
   return guarded(*runtime.api, "deltaworks", [&] {
     *count = 0;
     if (room == 0) throw InvalidArgument("no room for a factory, expected room for one");

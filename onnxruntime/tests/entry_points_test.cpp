@@ -24,6 +24,7 @@ namespace {
 const char* runtime_version = "";
 std::uint32_t newest = 0;              // interface that the runtime hands out
 std::vector<std::uint32_t> asked_for;  // interfaces
+bool has_providers = true;
 
 // All that an entry point may use of a runtime that it refuses.
 const OrtApi& api() {
@@ -35,7 +36,7 @@ const OrtApi& api() {
     made.ReleaseStatus = [](OrtStatus* status) noexcept { delete status; };
     made.GetEpApi = []() noexcept {
       static const OrtEpApi ep_api{};
-      return &ep_api;
+      return has_providers ? &ep_api : nullptr;
     };
     return made;
   }();
@@ -48,7 +49,8 @@ const OrtApiBase kBase{[](std::uint32_t version) noexcept -> const OrtApi* {
                        },
                        []() noexcept { return runtime_version; }};
 
-void run_on(const char* version, std::uint32_t interfaces) {
+void run_on(const char* version, std::uint32_t interfaces, bool providers = true) {
+  has_providers = providers;
   runtime_version = version;
   newest = interfaces;
   asked_for.clear();
@@ -74,11 +76,26 @@ TEST(EntryPoints, RefuseRuntimesThatAreTooOld) {
   EXPECT_EQ(create(1, count, factory),
             "deltaworks needs ONNX Runtime 1.23.2 or later, this is 1.17.3");
   run_on("1.22.0", 22);
+  EXPECT_EQ(message_of(RegisterCustomOps(nullptr, &kBase)),
+            "deltaworks needs ONNX Runtime 1.23.2 or later, this is 1.22.0");
   EXPECT_EQ(create(1, count, factory),
             "deltaworks needs ONNX Runtime 1.23.2 or later, this is 1.22.0");
-  run_on("nonsense", 1);
+  EXPECT_EQ(factory, nullptr);
+}
+
+TEST(EntryPoints, RefuseRuntimesThatLackAnInterface) {
+  std::size_t count = 0;
+  OrtEpFactory* factory = nullptr;
+  for (const char* version : {"2.0.0", "nonsense"}) {
+    run_on(version, 1);
+    const std::string expected = "deltaworks needs interface " + std::to_string(ORT_API_VERSION) +
+                                 " of ONNX Runtime, which this one, " + version + ", does not have";
+    EXPECT_EQ(message_of(RegisterCustomOps(nullptr, &kBase)), expected);
+    EXPECT_EQ(create(1, count, factory), expected);
+  }
+  run_on("1.30.0", 30, false);
   EXPECT_EQ(create(1, count, factory),
-            "deltaworks needs ONNX Runtime 1.23.2 or later, this is nonsense");
+            "deltaworks: this ONNX Runtime, 1.30.0, has no interface for execution providers");
   EXPECT_EQ(factory, nullptr);
 }
 
