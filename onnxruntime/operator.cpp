@@ -127,6 +127,15 @@ std::int64_t bytes_of(std::initializer_list<std::int64_t> extents, std::size_t e
   return bytes;
 }
 
+OrtStatus* status_of(const OrtApi& api, OrtErrorCode code, const char* op,
+                     const char* what) noexcept {
+  try {
+    return api.CreateStatus(code, message_of(op, what).c_str());
+  } catch (...) {
+    return api.CreateStatus(code, op);
+  }
+}
+
 std::string message_of(const std::string& op, std::string_view what) {
   for (const std::string_view known :
        {std::string_view(op), std::string_view("varlen_causal_conv"),

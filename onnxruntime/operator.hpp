@@ -98,6 +98,10 @@ contract::Outcome<Plan> describe(const Node& node);
 // as the model's author knows it.
 std::string message_of(const std::string& op, std::string_view what);
 
+// The status of an error; of one that memory does not suffice to tell, its operator alone.
+OrtStatus* status_of(const OrtApi& api, OrtErrorCode code, const char* op,
+                     const char* what) noexcept;
+
 // Runs `body`; no exception crosses the C interface.
 template <class Body>
 OrtStatus* guarded(const OrtApi& api, const char* op, const Body& body) noexcept {
@@ -105,9 +109,9 @@ OrtStatus* guarded(const OrtApi& api, const char* op, const Body& body) noexcept
     body();
     return nullptr;
   } catch (const InvalidArgument& error) {
-    return api.CreateStatus(ORT_INVALID_ARGUMENT, message_of(op, error.what()).c_str());
+    return status_of(api, ORT_INVALID_ARGUMENT, op, error.what());
   } catch (const std::exception& error) {
-    return api.CreateStatus(ORT_FAIL, message_of(op, error.what()).c_str());
+    return status_of(api, ORT_FAIL, op, error.what());
   } catch (...) {
     return api.CreateStatus(ORT_FAIL, op);
   }
