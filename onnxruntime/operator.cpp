@@ -111,8 +111,9 @@ contract::Outcome<Made> make(Node node) {
   }
 }
 
-contract::Outcome<Plan> describe(const Node& node) {
-  const contract::Outcome<Made> made = make(node);
+contract::Outcome<Plan> describe(Node node) {
+  for (Node::Value& input : node.inputs) input.data = nullptr;
+  const contract::Outcome<Made> made = make(std::move(node));
   if (const auto* reason = std::get_if<std::string>(&made)) return *reason;
   return std::get<Made>(made).kernel->plan();
 }

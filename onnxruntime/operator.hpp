@@ -39,7 +39,9 @@ class Kernel {
   Kernel& operator=(const Kernel&) = delete;
   virtual ~Kernel() = default;
   virtual void compute(Call& call) const = 0;
-  virtual Plan plan() const { return {}; }
+  virtual Plan plan() const = 0;
+  // Memory for constants in a form that runs faster.
+  virtual std::size_t prepared_bytes() const { return 0; }
 };
 
 struct Port {
@@ -91,8 +93,8 @@ struct Made {
 };
 contract::Outcome<Made> make(Node node);
 
-// What make() would make.
-contract::Outcome<Plan> describe(const Node& node);
+// What make() would make, without the work of preparing constants.
+contract::Outcome<Plan> describe(Node node);
 
 // "gated_delta_net: query has …" of the library becomes "GatedDeltaNet: query has …": the operator
 // as the model's author knows it.

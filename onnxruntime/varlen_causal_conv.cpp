@@ -81,6 +81,8 @@ class VarlenCausalConv final : public Kernel {
             "sequence"};
   }
 
+  std::size_t prepared_bytes() const override { return prepared_.size() * sizeof(float); }
+
  private:
   // Constant weights, once for the life of the session.
   void prepare(const Node& node) {

@@ -102,6 +102,29 @@ TEST(Describe, SaysWhatOfANodeDoesNotFit) {
             "VarlenCausalConvWithState: weight has shape [7, 1, 4], expected [6, 1, 4]");
 }
 
+std::size_t prepared_bytes(const Node& node) {
+  return std::get<Made>(make(node)).kernel->prepared_bytes();
+}
+
+TEST(Make, PreparesConstantWeights) {
+  const std::vector<float> weight(6 * 4, 1.5f);
+  Node constant = convolution(kFloat, 9);
+  EXPECT_EQ(prepared_bytes(constant), 0U);
+  constant.inputs[1].data = weight.data();
+  EXPECT_EQ(prepared_bytes(constant), 0U) << "data alone does not make a constant";
+  constant.inputs[1].is_constant = true;
+  EXPECT_EQ(prepared_bytes(constant), weight.size() * sizeof(float));
+  constant.inputs[1].data = nullptr;
+  EXPECT_EQ(prepared_bytes(constant), 0U);
+}
+
+TEST(Describe, ReadsNoConstant) {
+  Node constant = convolution(kFloat, 9);
+  constant.inputs[1].is_constant = true;
+  constant.inputs[1].data = reinterpret_cast<const void*>(1);  // reading there would end the test
+  EXPECT_EQ(reason(constant), "claimed");
+}
+
 TEST(Describe, KnowsItsOwnOperators) {
   for (const Domain& domain : domains()) {
     for (const Operator& op : domain.operators) EXPECT_TRUE(is_ours(domain.name, op.name));
