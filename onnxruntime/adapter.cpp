@@ -219,10 +219,13 @@ Call::~Call() {
 }
 
 std::optional<void*> Call::allocate_output(std::size_t index, const std::int64_t* dims,
-                                           std::size_t rank) {
+                                           std::size_t rank, std::size_t element_bytes) {
   if (order_ != nullptr) {
-    if (index >= order_->outputs.size() || order_->outputs[index] < 0) return std::nullopt;
-    index = static_cast<std::size_t>(order_->outputs[index]);
+    if (index >= order_->outputs.size()) return std::nullopt;
+    const std::ptrdiff_t place = order_->outputs[index];
+    if (place == Order::kDropped) return scratch(dims, rank, element_bytes);
+    if (place == Order::kLeftOut) return std::nullopt;
+    index = static_cast<std::size_t>(place);
   }
   if (index >= output_count_) return std::nullopt;
   OrtValue* value = nullptr;
@@ -244,6 +247,12 @@ void* Call::scratch(std::size_t bytes) {
   void* const memory = allocator_->Alloc(allocator_, bytes);
   if (memory == nullptr) throw std::runtime_error(fmt::format("no memory for {} bytes", bytes));
   return scratch_.at(scratch_count_++) = memory;
+}
+
+void* Call::scratch(const std::int64_t* dims, std::size_t rank, std::size_t element_bytes) {
+  std::size_t bytes = element_bytes;
+  for (std::size_t dim = 0; dim < rank; ++dim) bytes *= static_cast<std::size_t>(dims[dim]);
+  return scratch(bytes);
 }
 
 void Call::run(void* call, std::int64_t tasks, ParallelFor::Task task, void* task_data) {

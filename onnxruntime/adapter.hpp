@@ -58,7 +58,8 @@ class Call {
     return has_input(index) ? OptionalView<const T, Rank>(view<T, Rank>(index)) : std::nullopt;
   }
 
-  // Allocates an output; absent when the node does not ask for it.
+  // Allocates an output; absent when the node leaves it out. One that the node names and the host
+  // dropped, since nothing reads it, is scratch: what the node does must not depend on its readers.
   template <class T, std::size_t Rank>
   OptionalView<T, Rank> optional_output(std::size_t index,
                                         const std::array<std::int64_t, Rank>& extents);
@@ -70,6 +71,7 @@ class Call {
   T* output_like(std::size_t index, std::size_t input);
   // Memory that lasts as long as the call.
   void* scratch(std::size_t bytes);
+  void* scratch(const std::int64_t* dims, std::size_t rank, std::size_t element_bytes);
 
   // This processor, on the session's own threads.
   Cpu device() { return {{&Call::run, this}}; }
@@ -85,7 +87,7 @@ class Call {
 
   static void run(void* call, std::int64_t tasks, ParallelFor::Task task, void* task_data);
   std::optional<void*> allocate_output(std::size_t index, const std::int64_t* dims,
-                                       std::size_t rank);
+                                       std::size_t rank, std::size_t element_bytes);
   void read_input(std::size_t index, std::size_t place);
 
   const OrtApi& api_;
@@ -94,7 +96,7 @@ class Call {
   OrtAllocator* allocator_ = nullptr;  // the session's, once there is scratch
   std::array<Input, kMaxInputs> inputs_{};
   std::size_t output_count_ = 0;
-  std::array<void*, 3> scratch_{};
+  std::array<void*, 4> scratch_{};  // three outputs and offsets
   std::size_t scratch_count_ = 0;
   OrtStatus* thread_status_ = nullptr;
 };
@@ -127,7 +129,7 @@ View<const T, Rank> Call::view(std::size_t index) const {
 template <class T, std::size_t Rank>
 OptionalView<T, Rank> Call::optional_output(std::size_t index,
                                             const std::array<std::int64_t, Rank>& extents) {
-  const std::optional<void*> data = allocate_output(index, extents.data(), Rank);
+  const std::optional<void*> data = allocate_output(index, extents.data(), Rank, sizeof(T));
   if (!data) return std::nullopt;
   return View<T, Rank>(static_cast<T*>(*data), extents);
 }
@@ -135,20 +137,17 @@ OptionalView<T, Rank> Call::optional_output(std::size_t index,
 template <class T, std::size_t Rank>
 View<T, Rank> Call::output(std::size_t index, const std::array<std::int64_t, Rank>& extents) {
   if (const auto given = optional_output<T, Rank>(index, extents)) return *given;
-  const View<T, Rank> unnamed(nullptr, extents);
-  return {static_cast<T*>(scratch(static_cast<std::size_t>(unnamed.size()) * sizeof(T))), extents};
+  return {static_cast<T*>(scratch(extents.data(), Rank, sizeof(T))), extents};
 }
 
 template <class T>
 T* Call::output_like(std::size_t index, std::size_t input) {
   const contract::Tensor& like = shape(input);
   const auto rank = static_cast<std::size_t>(like.rank);
-  if (const auto given = allocate_output(index, like.dims.data(), rank)) {
+  if (const auto given = allocate_output(index, like.dims.data(), rank, sizeof(T))) {
     return static_cast<T*>(*given);
   }
-  std::size_t size = sizeof(T);
-  for (std::size_t dim = 0; dim < rank; ++dim) size *= static_cast<std::size_t>(like.dims[dim]);
-  return static_cast<T*>(scratch(size));
+  return static_cast<T*>(scratch(like.dims.data(), rank, sizeof(T)));
 }
 
 }  // namespace deltaworks::ort

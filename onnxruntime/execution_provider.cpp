@@ -47,16 +47,20 @@ class ClaimedNode : public OrtNodeComputeInfo {
   Order order_;
 };
 
-// Where the fused node has the values of the node inside it: it drops those that the node leaves out,
-// and an output that nothing reads.
+// Where the fused node has the values of the node inside it. It lists neither those that the node
+// leaves out nor an output that nothing reads.
 std::vector<std::ptrdiff_t> places(const std::vector<Node::Value>& inside,
                                    const std::vector<Node::Value>& fused) {
   std::vector<std::ptrdiff_t> places;
   for (const Node::Value& value : inside) {
     const auto found = std::find_if(fused.begin(), fused.end(), [&](const Node::Value& other) {
-      return !value.name.empty() && other.name == value.name;
+      return other.name == value.name;
     });
-    places.push_back(found == fused.end() ? -1 : found - fused.begin());
+    if (value.name.empty()) {
+      places.push_back(Order::kLeftOut);
+    } else {
+      places.push_back(found == fused.end() ? Order::kDropped : found - fused.begin());
+    }
   }
   return places;
 }
@@ -150,7 +154,7 @@ class Provider : public OrtEp {
     const Node outside = node_of(api_, fused);
     Order order{places(node.inputs, outside.inputs), places(node.outputs, outside.outputs)};
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      if (!node.has_input(i) || order.inputs[i] >= 0) continue;
+      if (order.inputs[i] != Order::kDropped) continue;
       throw std::runtime_error(
           fmt::format("input {} of {} is lost", node.inputs[i].name, node.type));
     }

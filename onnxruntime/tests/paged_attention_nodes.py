@@ -22,10 +22,11 @@ class Problem:
     sink: bool = False
     rotary_dim: int = 0
     slot_mapping: tuple | None = None
+    seed: int = 0
     attributes: dict = field(default_factory=dict)
 
     def operands(self):
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(self.seed)
 
         def normal(*shape, scale=1.0, shift=0.0):
             drawn = shift + scale * rng.standard_normal(shape)
