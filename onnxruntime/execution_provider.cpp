@@ -80,9 +80,11 @@ class Provider : public OrtEp {
                         std::size_t count, OrtNodeComputeInfo** claimed, OrtNode**) noexcept {
       const auto& provider = *static_cast<const Provider*>(self);
       return guarded(provider.api_, kName, [&] {
+        std::vector<std::unique_ptr<ClaimedNode>> compiled;  // all or, when one throws, none
         for (std::size_t i = 0; i < count; ++i) {
-          claimed[i] = provider.compile(*graphs[i], *fused[i]).release();
+          compiled.push_back(provider.compile(*graphs[i], *fused[i]));
         }
+        for (std::size_t i = 0; i < count; ++i) claimed[i] = compiled[i].release();
       });
     };
     OrtEp::ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** claimed,
