@@ -43,7 +43,7 @@ class DFlash2DynamicConv final : public Kernel {
     const auto& g = known_;
     return {.geometry = {{"rows", g.rows},
                          {"channels", g.channels},
-                         {"taps", g.taps},
+                         {"taps", g.taps, contract::kMaxTaps},
                          {"groups", g.groups},
                          {"rows_per_lane", g.rows_per_lane}},
             .engine = "direct"};

@@ -128,19 +128,47 @@ class Provider : public OrtEp {
   }
 
   // Empty for a node to claim. What cannot even be read is not claimed either.
-  std::string why_not(const OrtNode& source) const {
-    std::string reason, label;
+  std::string why_not(const OrtNode& node) const {
+    std::string reason;
     try {
-      const Node node = node_of(api_, source);
-      label = node.name.empty() ? fmt::format("that computes \"{}\"", node.outputs.at(0).name)
-                                : fmt::format("\"{}\"", node.name);
-      const contract::Outcome<Made> made = make(node);
-      if (const auto* complaint = std::get_if<std::string>(&made)) reason = *complaint;
+      reason = why_not(node_of(api_, node));
     } catch (const std::exception& error) {
-      reason = error.what();
+      const char* type = nullptr;
+      check(api_, api_.Node_GetOperatorType(&node, &type));
+      reason = message_of(type, error.what());
     }
     if (reason.empty()) return reason;
-    return fmt::format("{} does not claim the node {}: {}", kName, label, reason);
+    return fmt::format("{} does not claim the node {}: {}", kName, label_of(node), reason);
+  }
+
+  // What the contract accepts could still exceed a limit of ours in a run: no provider after this
+  // one would get the node then.
+  static std::string why_not(const Node& node) {
+    const contract::Outcome<Plan> outcome = describe(node);
+    if (const auto* complaint = std::get_if<std::string>(&outcome)) return *complaint;
+    for (const Extent& extent : std::get<Plan>(outcome).geometry) {
+      if (extent.value != contract::kUnknown || extent.most == 0) continue;
+      return fmt::format("{}: the graph does not tell {}, expected at most {}", node.type,
+                         extent.name, extent.most);
+    }
+    return {};
+  }
+
+  // "gdn.3", or by its first output; asks for nothing else of the node, which may be unreadable.
+  std::string label_of(const OrtNode& node) const {
+    const char* name = nullptr;
+    check(api_, api_.Node_GetName(&node, &name));
+    if (*name != '\0') return fmt::format("\"{}\"", name);
+    std::size_t count = 0;
+    check(api_, api_.Node_GetNumOutputs(&node, &count));
+    std::vector<const OrtValueInfo*> outputs(count);
+    if (count > 0) check(api_, api_.Node_GetOutputs(&node, outputs.data(), count));
+    for (const OrtValueInfo* output : outputs) {
+      if (output == nullptr) continue;
+      check(api_, api_.GetValueInfoName(output, &name));
+      return fmt::format("that computes \"{}\"", name);
+    }
+    return "without a name";
   }
 
   void warn(const std::string& text) const {

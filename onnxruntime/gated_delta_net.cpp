@@ -188,7 +188,7 @@ class GatedDeltaNet final : public Kernel {
              {"tokens", g.tokens},
              {"key_heads", g.key_heads},
              {"value_heads", g.value_heads},
-             {"key_dim", g.key_dim},
+             {"key_dim", g.key_dim, contract::kMaxKeyDim},
              {"value_dim", g.value_dim},
              {"capacity", g.capacity}},
             "recurrent",

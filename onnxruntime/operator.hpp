@@ -16,7 +16,8 @@ namespace deltaworks::ort {
 
 struct Extent {
   const char* name;
-  std::int64_t value;  // kUnknown: a run will tell
+  std::int64_t value;     // kUnknown: a run will tell
+  std::int64_t most = 0;  // that this library serves; 0: any
 };
 
 // What a run of a node will be, as far as its graph tells.

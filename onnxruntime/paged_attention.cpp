@@ -162,7 +162,7 @@ class PagedAttention final : public Kernel {
              {"tokens", g.tokens},
              {"heads", g.heads},
              {"kv_heads", g.kv_heads},
-             {"head_dim", g.head_dim},
+             {"head_dim", g.head_dim, contract::kMaxHeadDim},
              {"blocks", g.blocks},
              {"block_size", g.block_size},
              {"rotary_dim", g.rotary_dim}},

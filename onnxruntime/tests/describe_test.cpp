@@ -125,6 +125,23 @@ TEST(Describe, ReadsNoConstant) {
   EXPECT_EQ(reason(constant), "claimed");
 }
 
+TEST(Describe, SaysHowMuchOfAnExtentIsServed) {
+  const auto most = [](const Node& node, std::string_view name) {
+    const auto plan = std::get<Plan>(describe(node));
+    for (const Extent& extent : plan.geometry) {
+      if (extent.name == name) return extent.most;
+    }
+    return kUnknown;
+  };
+  EXPECT_EQ(most(convolution(kFloat, 9), "channels"), 0);
+  const auto delta = node(
+      "GatedDeltaNet", {value("q", kFloat, {9, 2, kUnknown}), value("k", kFloat, {9, 2, kUnknown}),
+                        value("v", kFloat, {9, 2, 5}), value("o", kInt, {3}),
+                        value("d", kFloat, {9, 2}), value("b", kFloat, {9, 2})});
+  EXPECT_EQ(extent(std::get<Plan>(describe(delta)), "key_dim"), kUnknown);
+  EXPECT_EQ(most(delta, "key_dim"), 2048);
+}
+
 TEST(Describe, KnowsItsOwnOperators) {
   for (const Domain& domain : domains()) {
     for (const Operator& op : domain.operators) EXPECT_TRUE(is_ours(domain.name, op.name));

@@ -8,7 +8,7 @@ namespace deltaworks::contract {
 
 namespace {
 
-constexpr std::int64_t kMaxTaps = 4, kStages = 2;
+constexpr std::int64_t kStages = 2;
 
 // `tensor` has the activations' type or the one wider or coarser type that may stand beside it.
 void check_type(Checker& check, std::string_view argument, const Tensor& tensor, DType element,

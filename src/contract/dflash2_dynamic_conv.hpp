@@ -10,6 +10,8 @@
 
 namespace deltaworks::contract {
 
+inline constexpr std::int64_t kMaxTaps = 4;  // the kernel keeps a row's coefficients on its stack
+
 // Named as the fields of DFlash2DynamicConvArgs. The output is absent where the caller makes it from
 // the geometry.
 struct DFlash2DynamicConvOperands {
