@@ -64,6 +64,32 @@ TEST_P(GatedDeltaNetLaws, SplittingASequenceChangesNoBit) {
   }
 }
 
+// An infinite delta leaves infinities, not NaNs, whatever lies behind the columns of a state.
+TEST_P(GatedDeltaNetLaws, SplittingChangesNoBitAfterAnInfinity) {
+  for (const std::int64_t key_dim : {1, 2, 7, 8, 9, 24}) {
+    Random random(1500 + static_cast<int>(key_dim));
+    GatedDeltaNetProblem<float> problem(random, {.cu_seqlens = {0, 3},
+                                                 .key_dim = key_dim,
+                                                 .value_dim = 3,
+                                                 .update_rule = UpdateRule::kLinear,
+                                                 .qk_l2_norm = false});
+    problem.value[0] = std::numeric_limits<float>::infinity();
+    std::fill(problem.key.begin(), problem.key.end(), 1.0f);
+    std::fill(problem.query.begin(), problem.query.end(), 1.0f);
+    const auto whole = problem.run();
+    auto state = problem.state_of(0);
+    std::vector<float> outputs;
+    for (std::int64_t t = 0; t < 3; ++t) {
+      const auto ran = problem.part(0, t, 1, state).run();
+      outputs.insert(outputs.end(), ran.output.begin(), ran.output.end());
+      state = ran.final_state;
+    }
+    ASSERT_TRUE(same_bits(whole.output, outputs)) << "key_dim " << key_dim;
+    ASSERT_TRUE(same_bits(whole.final_state, state)) << "key_dim " << key_dim;
+    EXPECT_EQ(std::count_if(state.begin(), state.end(), [](float x) { return std::isnan(x); }), 0);
+  }
+}
+
 TEST_P(GatedDeltaNetLaws, PackedEqualsAlone) {
   for (int round = 0; round < kRounds; ++round) {
     Random random(2000 + round);

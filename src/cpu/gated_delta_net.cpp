@@ -47,6 +47,7 @@ struct GatedDeltaNetKernels {
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
 namespace HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -304,6 +305,7 @@ const cpu::GatedDeltaNetKernels& kernels() {
   return kKernels;
 }
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace deltaworks
 HWY_AFTER_NAMESPACE();

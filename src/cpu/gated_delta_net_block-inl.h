@@ -24,6 +24,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
 namespace HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -207,6 +208,7 @@ void choose_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::
   if (count == 1) gather(token[0].decays, key_dim, block.plain_decays);
 }
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace deltaworks
 HWY_AFTER_NAMESPACE();

@@ -20,6 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
 namespace HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -85,7 +86,11 @@ HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_
                      Sums& sums) {
   const InTile tile{group};
   const Token &now = token[std::max<std::int64_t>(t - 1, 0)], &next = token[std::min(t, count - 1)];
-  if (t > 0 && t < count) {
+  if (t > 0 && t < count && padded != state.key_dim) {
+    sweep<true, false, kPerKey>(tile, tile, padded, now, delta, next, sums);
+    clear_padding(group, state.key_dim);
+    sweep<false, true, kPerKey>(tile, Nowhere{}, padded, now, delta, next, sums);
+  } else if (t > 0 && t < count) {
     sweep<true, true, kPerKey>(tile, tile, padded, now, delta, next, sums);
   } else if (t == 0 && !whole) {
     sweep<false, true, kPerKey>(tile, Nowhere{}, padded, now, delta, next, sums);
@@ -213,6 +218,7 @@ void run_block(const float* from, float* to, std::int64_t all_rows, std::int64_t
   }
 }
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace deltaworks
 HWY_AFTER_NAMESPACE();

@@ -356,6 +356,14 @@ inline void read_ragged(const float* state, std::int64_t rows, std::int64_t key_
   }
 }
 
+// An infinite delta times the zero keys of the columns behind key_dim left NaNs there, which the next
+// sums would take in.
+inline void clear_padding(float* group, std::int64_t key_dim) {
+  for (std::int64_t i = key_dim; i < (key_dim + 7) / 8 * 8; ++i) {
+    for (std::int64_t row = 0; row < kRows; ++row) *in_group(group, row, i) = 0.0f;
+  }
+}
+
 inline void write_ragged(float* group, std::int64_t rows, std::int64_t key_dim, float* state) {
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t i = 0; i < key_dim; ++i) state[row * key_dim + i] = *in_group(group, row, i);
