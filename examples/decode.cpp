@@ -31,18 +31,23 @@ int main() {
   std::vector<float> output(value.size());
 
   const deltaworks::View<float, 4> states(state.data(), {sequences, value_heads, dim, dim});
-  deltaworks::gated_delta_net(deltaworks::Cpu{},
-                              deltaworks::GatedDeltaNetArgs<float>{
-                                  .query = {query.data(), {sequences, key_heads, dim}},
-                                  .key = {key.data(), {sequences, key_heads, dim}},
-                                  .value = {value.data(), {sequences, value_heads, dim}},
-                                  .cu_seqlens = {cu_seqlens.data(), {sequences + 1}},
-                                  .output = {output.data(), {sequences, value_heads, dim}},
-                                  .final_state = states,
-                                  .initial_state = states,  // the same memory: updated in place
-                                  .decay = {{decay.data(), {sequences, value_heads}}},
-                                  .beta = {{beta.data(), {sequences, value_heads}}},
-                                  .qk_l2_norm = true});
+  const deltaworks::GatedDeltaNetArgs<float> args{
+      .query = {query.data(), {sequences, key_heads, dim}},
+      .key = {key.data(), {sequences, key_heads, dim}},
+      .value = {value.data(), {sequences, value_heads, dim}},
+      .cu_seqlens = {cu_seqlens.data(), {sequences + 1}},
+      .output = {output.data(), {sequences, value_heads, dim}},
+      .final_state = states,
+      .initial_state = states,  // the same memory: updated in place
+      .decay = {{decay.data(), {sequences, value_heads}}},
+      .beta = {{beta.data(), {sequences, value_heads}}},
+      .qk_l2_norm = true};
+  deltaworks::gated_delta_net(deltaworks::Cpu{}, args);
+  for (const deltaworks::AccessRange& range : deltaworks::access_ranges(args)) {
+    std::printf("%s %.*s: %zu bytes\n",
+                range.access == deltaworks::Access::kRead ? "read" : "written",
+                static_cast<int>(range.argument.size()), range.argument.data(), range.size_bytes);
+  }
   std::printf("%s: output of the first head starts with %g %g %g\n",
               deltaworks::cpu_target().c_str(), static_cast<double>(output[0]),
               static_cast<double>(output[1]), static_cast<double>(output[2]));

@@ -91,18 +91,21 @@ std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<T, R, Base>&
   geometry_of(args);
   return memory_of(args).ranges();
 }
-template std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<float>&);
-template std::vector<AccessRange> access_ranges(
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<float>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
     const DFlash2DynamicConvArgs<float, float, BFloat16>&);
-template std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<Float16>&);
-template std::vector<AccessRange> access_ranges(
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<Float16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
     const DFlash2DynamicConvArgs<Float16, Float16, BFloat16>&);
-template std::vector<AccessRange> access_ranges(
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
     const DFlash2DynamicConvArgs<Float16, float, Float16>&);
-template std::vector<AccessRange> access_ranges(
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
     const DFlash2DynamicConvArgs<Float16, float, BFloat16>&);
-template std::vector<AccessRange> access_ranges(const DFlash2DynamicConvArgs<BFloat16>&);
-template std::vector<AccessRange> access_ranges(
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const DFlash2DynamicConvArgs<BFloat16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
     const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>&);
 
 }  // namespace deltaworks

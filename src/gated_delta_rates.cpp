@@ -66,8 +66,11 @@ std::vector<AccessRange> access_ranges(const GatedDeltaRatesArgs<T>& args) {
   geometry_of(args);
   return memory_of(args).ranges();
 }
-template std::vector<AccessRange> access_ranges(const GatedDeltaRatesArgs<float>&);
-template std::vector<AccessRange> access_ranges(const GatedDeltaRatesArgs<Float16>&);
-template std::vector<AccessRange> access_ranges(const GatedDeltaRatesArgs<BFloat16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const GatedDeltaRatesArgs<float>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const GatedDeltaRatesArgs<Float16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const GatedDeltaRatesArgs<BFloat16>&);
 
 }  // namespace deltaworks

@@ -182,8 +182,10 @@ std::vector<AccessRange> access_ranges(const PagedAttentionArgs<T>& args) {
   geometry_of(args);
   return memory_of(args).ranges();
 }
-template std::vector<AccessRange> access_ranges(const PagedAttentionArgs<float>&);
-template std::vector<AccessRange> access_ranges(const PagedAttentionArgs<Float16>&);
-template std::vector<AccessRange> access_ranges(const PagedAttentionArgs<BFloat16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const PagedAttentionArgs<float>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const PagedAttentionArgs<Float16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const PagedAttentionArgs<BFloat16>&);
 
 }  // namespace deltaworks

@@ -156,9 +156,12 @@ std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<T>& args) {
   geometry_of(args);
   return memory_of(args).ranges();
 }
-template std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<float>&);
-template std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<Float16>&);
-template std::vector<AccessRange> access_ranges(const VarlenCausalConvArgs<BFloat16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const VarlenCausalConvArgs<float>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const VarlenCausalConvArgs<Float16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const VarlenCausalConvArgs<BFloat16>&);
 
 void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<float>& args) {
   run(device, args);
@@ -175,8 +178,11 @@ std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<T>& args) {
   geometry_of(args);
   return memory_of(args).ranges();
 }
-template std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<float>&);
-template std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<Float16>&);
-template std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<BFloat16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const ReplayConvStateArgs<float>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const ReplayConvStateArgs<Float16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const ReplayConvStateArgs<BFloat16>&);
 
 }  // namespace deltaworks

@@ -10,6 +10,10 @@ namespace deltaworks {
 
 enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
 
+/// What access_ranges(args), which stands beside every operator, lists for each operand that is given
+/// and not empty. It reads no operand, and throws InvalidArgument where the operator would refuse the
+/// call for the shapes or places of its operands.
+///
 /// The bytes of one operand, from the first element to the end of the last: the gaps between pitched
 /// rows, and slots of a pool that the call leaves alone, count as touched.
 struct AccessRange {
@@ -18,9 +22,5 @@ struct AccessRange {
   std::size_t size_bytes = 0;
   Access access = Access::kRead;
 };
-
-// Every operator has a function access_ranges(args) beside it that lists these ranges for the
-// operands that are given, empty ones left out. It reads no operand and throws InvalidArgument where
-// the operator would refuse the call for the shapes or places of its operands.
 
 }  // namespace deltaworks

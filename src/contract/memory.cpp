@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cassert>
 
 #include "deltaworks/error.hpp"
 
@@ -69,8 +68,7 @@ void CallMemory::add(const Extents& of, const void* data, std::size_t element_by
   check_rows(op_, of.argument, data, rows, of.row_size, of.row_stride);
   if (rows == 0 || of.row_size == 0) return;
   const auto elements = static_cast<std::size_t>((rows - 1) * of.row_stride + of.row_size);
-  assert(count_ < kMaxOperands);
-  ranges_[count_++] = {of.argument, data, elements * element_bytes, access};
+  ranges_.at(count_++) = {of.argument, data, elements * element_bytes, access};
 }
 
 void CallMemory::check_apart(std::initializer_list<Pair> same) const {
