@@ -21,6 +21,11 @@ contract::GatedDeltaNetGeometry geometry_of(const GatedDeltaNetArgs<T, G>& args)
     throw InvalidArgument(fmt::format("{}: {} is given per head and per key, expected one of them",
                                       kOp, args.decay_per_key ? "decay" : "dt_bias"));
   }
+  if (args.beta_activation > BetaActivation::kSigmoid) {
+    throw InvalidArgument(fmt::format("{}: beta_activation is {}, expected 0 to {}", kOp,
+                                      static_cast<int>(args.beta_activation),
+                                      static_cast<int>(BetaActivation::kSigmoid)));
+  }
   const contract::Operand state = contract::describe(args.initial_state);
   contract::GatedDeltaNetGeometry geometry = contract::value_or_throw(contract::gated_delta_net(
       kOp, {.query = contract::describe(args.query),
@@ -62,9 +67,9 @@ contract::CallMemory memory_of(const GatedDeltaNetArgs<T, G>& args) {
   contract::CallMemory memory(kOp);
   memory.add("query", args.query).add("key", args.key).add("value", args.value);
   memory.add("cu_seqlens", args.cu_seqlens).add("initial_state", args.initial_state);
-  memory.add("decay", args.decay).add("decay", args.decay_per_key).add("beta", args.beta);
+  memory.add("decay", args.decay).add("decay_per_key", args.decay_per_key).add("beta", args.beta);
   memory.add("a_log", args.a_log).add("dt_bias", args.dt_bias);
-  memory.add("dt_bias", args.dt_bias_per_key).add("slots_in", args.slots_in);
+  memory.add("dt_bias_per_key", args.dt_bias_per_key).add("slots_in", args.slots_in);
   memory.add("slots_out", args.slots_out).add("fresh", args.fresh);
   memory.add("capture_count", args.capture_count).add("output", args.output);
   memory.add("final_state", args.final_state).add("state_update", args.state_update);
@@ -131,11 +136,15 @@ std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<T, G>& args) {
   geometry_of(args);
   return memory_of(args).ranges();
 }
-template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<float>&);
-template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<Float16>&);
-template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<BFloat16>&);
-template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<Float16, Float16>&);
-template std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<BFloat16, BFloat16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const GatedDeltaNetArgs<float>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const GatedDeltaNetArgs<Float16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const GatedDeltaNetArgs<BFloat16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const GatedDeltaNetArgs<Float16, Float16>&);
+template DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(
+    const GatedDeltaNetArgs<BFloat16, BFloat16>&);
 
 void replay_gated_delta_state(const Cpu& device, const ReplayGatedDeltaStateArgs& args) {
   const contract::GatedDeltaNetGeometry geometry = geometry_of(args);

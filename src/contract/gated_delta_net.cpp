@@ -201,9 +201,11 @@ Outcome<GatedDeltaNetGeometry> gated_delta_net(std::string_view op,
   check.together("value", in.value.has_value(), in.key.has_value(),
                  "key and value come together, or both are packed into query");
   check.require(!std::isnan(in.scale), "scale is NaN, expected a number");
-  check.require(
-      in.update_rule <= UpdateRule::kGatedDelta && in.gate_activation <= GateActivation::kSigmoid,
-      "update_rule or gate_activation is no value of its enumeration");
+  check.require(in.update_rule <= UpdateRule::kGatedDelta, "update_rule is {}, expected 0 to {}",
+                static_cast<int>(in.update_rule), static_cast<int>(UpdateRule::kGatedDelta));
+  check.require(in.gate_activation <= GateActivation::kSigmoid,
+                "gate_activation is {}, expected 0 to {}", static_cast<int>(in.gate_activation),
+                static_cast<int>(GateActivation::kSigmoid));
   check.require(std::isfinite(in.gate_lower_bound) && in.gate_lower_bound <= 0,
                 "gate_lower_bound is {}, expected a finite number of 0 or less",
                 in.gate_lower_bound);

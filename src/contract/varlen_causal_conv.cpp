@@ -9,14 +9,6 @@ namespace deltaworks::contract {
 
 namespace {
 
-void check_dims(Checker& check, std::string_view argument, const Tensor& tensor) {
-  for (int dim = 0; dim < tensor.rank; ++dim) {
-    if (tensor.dims[dim] >= kUnknown) continue;
-    check.fail(
-        fmt::format("{} has shape {}, expected no negative extent", argument, to_string(tensor)));
-  }
-}
-
 // An element type that all T operands share.
 void check_element(Checker& check, std::string_view argument, const Tensor& tensor) {
   if (tensor.dtype != DType::kInt32) return;
@@ -71,8 +63,9 @@ void shape_of_capture(Checker& check, const VarlenCausalConvOperands& operands,
   check.require(shape.capacity >= 0, "state_update_capacity is {}, expected at least 0",
                 shape.capacity);
   if (shape.capacity > 0) {
-    check.together("capture_count", operands.capture_count.has_value(), true,
-                   fmt::format("state_update has room for {} tokens", shape.capacity));
+    check.require(operands.capture_count.has_value(),
+                  "capture_count is missing, expected it: state_update has room for {} tokens",
+                  shape.capacity);
   } else if (!operands.state_update) {
     check.together("capture_count", operands.capture_count.has_value(), false,
                    "there is no state_update to fill");
@@ -135,7 +128,7 @@ void check_tensors(Checker& check, const VarlenCausalConvOperands& operands) {
   const auto each = [&check](DType dtype, std::string_view argument, const Operand& operand) {
     if (!operand) return;
     check.dtype(argument, *operand, dtype);
-    check_dims(check, argument, *operand);
+    check.dims(argument, *operand);
   };
   const DType element = operands.input.dtype;
   each(element, "input", operands.input);
@@ -193,10 +186,10 @@ Outcome<ReplayConvStateGeometry> replay_conv_state(std::string_view op,
   check.dtype("state_update", operands.state_update, element);
   check.dtype("count", operands.count, DType::kInt32);
   if (operands.final_state) check.dtype("final_state", *operands.final_state, element);
-  check_dims(check, "initial_state", operands.initial_state);
-  check_dims(check, "state_update", operands.state_update);
-  check_dims(check, "count", operands.count);
-  if (operands.final_state) check_dims(check, "final_state", *operands.final_state);
+  check.dims("initial_state", operands.initial_state);
+  check.dims("state_update", operands.state_update);
+  check.dims("count", operands.count);
+  if (operands.final_state) check.dims("final_state", *operands.final_state);
   check.shape("initial_state", operands.initial_state,
               {&shape.sequences, &shape.channels, &shape.history});
   check.shape("state_update", operands.state_update,
