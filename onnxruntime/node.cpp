@@ -42,7 +42,13 @@ std::string name_of_element(ONNXTensorElementDataType type) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return "uint8";
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return "float64";
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL: return "bool";
-    default: return fmt::format("type {}", static_cast<int>(type));
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16: return "int16";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16: return "uint16";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32: return "uint32";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64: return "uint64";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING: return "string";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED: return "unknown";
+    default: return fmt::format("number {}", static_cast<int>(type));
   }
 }
 

@@ -34,7 +34,7 @@ constexpr ONNXTensorElementDataType element_type() {
 // The contracts' name of an element type; of one that no contract asks about, float32.
 DType dtype_of_element(ONNXTensorElementDataType type);
 
-// "float16"; "type 9" for what no operator here takes.
+// "float16"; "number 17", as ONNX counts them, for a rare one.
 std::string name_of_element(ONNXTensorElementDataType type);
 
 // monostate: a kind that no operator here has, such as a list.
