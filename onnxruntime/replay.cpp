@@ -27,10 +27,10 @@ class ConvStateReplay final : public Kernel {
 
   Plan plan() const override {
     const auto& g = known_;
-    return {{{"sequences", g.sequences}, {"channels", g.channels}, {"capacity", g.capacity}},
-            "replay",
-            bytes_of({g.channels, g.history}, sizeof(T)),
-            "sequence"};
+    return {.geometry = {{"sequences", g.sequences},
+                         {"channels", g.channels},
+                         {"capacity", g.capacity}},
+            .engine = "replay"};  // the state is that of the node it replays
   }
 
  private:
@@ -66,15 +66,13 @@ class GatedDeltaStateReplay final : public Kernel {
 
   Plan plan() const override {
     const auto& g = known_;
-    return {{{"sequences", g.sequences},
-             {"key_heads", g.key_heads},
-             {"value_heads", g.value_heads},
-             {"key_dim", g.key_dim},
-             {"value_dim", g.value_dim},
-             {"capacity", g.capacity}},
-            "replay",
-            bytes_of({g.value_heads, g.value_dim, g.key_dim}, sizeof(float)),
-            "sequence"};
+    return {.geometry = {{"sequences", g.sequences},
+                         {"key_heads", g.key_heads},
+                         {"value_heads", g.value_heads},
+                         {"key_dim", g.key_dim},
+                         {"value_dim", g.value_dim},
+                         {"capacity", g.capacity}},
+            .engine = "replay"};
   }
 
  private:
