@@ -42,6 +42,20 @@ bool takes(const std::vector<Port>& ports, const std::vector<Node::Value>& value
   return true;
 }
 
+bool takes(const Operator& op, const Node& node) {
+  return takes(op.inputs, node.inputs) && takes(op.outputs, node.outputs);
+}
+
+// A row that takes the node, with the types that it leaves open.
+contract::Outcome<Made> make(const Operator& row, Node node) {
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) node.inputs[i].type = row.inputs[i].type;
+  try {
+    return Made{&row, row.create(node)};
+  } catch (const InvalidArgument& error) {
+    return message_of(node.type, error.what());
+  }
+}
+
 // Why no row takes the values, of which there are some that it does not take.
 std::string complaint(const std::vector<const Operator*>& rows,
                       const std::vector<Port> Operator::*side, const char* what,
@@ -99,23 +113,27 @@ bool is_ours(std::string_view domain, std::string_view type) {
 
 contract::Outcome<Made> make(Node node) {
   const std::vector<const Operator*> rows = rows_of(node.domain, node.type);
-  const auto row = std::find_if(rows.begin(), rows.end(), [&](const Operator* op) {
-    return takes(op->inputs, node.inputs) && takes(op->outputs, node.outputs);
-  });
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const Operator* op) { return takes(*op, node); });
   if (row == rows.end()) return message_of(node.type, complaint(rows, node));
-  for (std::size_t i = 0; i < node.inputs.size(); ++i) node.inputs[i].type = (*row)->inputs[i].type;
-  try {
-    return Made{*row, (*row)->create(node)};
-  } catch (const InvalidArgument& error) {
-    return message_of(node.type, error.what());
-  }
+  return make(**row, std::move(node));
 }
 
 contract::Outcome<Plan> describe(Node node) {
   for (Node::Value& input : node.inputs) input.data = nullptr;
-  const contract::Outcome<Made> made = make(std::move(node));
+  const contract::Outcome<Made> made = make(node);
   if (const auto* reason = std::get_if<std::string>(&made)) return *reason;
-  return std::get<Made>(made).kernel->plan();
+  Plan plan = std::get<Made>(made).kernel->plan();
+  // Where the graph leaves a type open several rows fit, and their states need not be of one size.
+  for (const Operator* row : rows_of(node.domain, node.type)) {
+    if (row == std::get<Made>(made).op || !takes(*row, node)) continue;
+    const contract::Outcome<Made> other = make(*row, node);
+    if (!std::holds_alternative<Made>(other)) continue;
+    if (std::get<Made>(other).kernel->plan().state_bytes != plan.state_bytes) {
+      plan.state_bytes = contract::kUnknown;
+    }
+  }
+  return plan;
 }
 
 std::int64_t bytes_of(std::initializer_list<std::int64_t> extents, std::size_t element_bytes) {

@@ -94,7 +94,8 @@ struct Made {
 };
 contract::Outcome<Made> make(Node node);
 
-// What make() would make, without the work of preparing constants.
+// What make() would make, without the work of preparing constants; the state's bytes only where
+// every row that fits has the same.
 contract::Outcome<Plan> describe(Node node);
 
 // "gated_delta_net: query has …" of the library becomes "GatedDeltaNet: query has …": the operator
