@@ -17,6 +17,12 @@ TEST(Names, ThatDifferInTheirFirstNumberBecomeOne) {
   EXPECT_EQ(merged({}), Names{});
 }
 
+TEST(Names, ControlCharactersAreShown) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(printable("a\x1b[31m\n\0\x7f\xc2\x9bz"sv), "a\\x1b[31m\\x0a\\x00\\x7f\\x9bz");
+  EXPECT_EQ(printable("/läyers.0/µ ☂"), "/läyers.0/µ ☂");
+}
+
 TEST(Names, SizesHaveUnits) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(1023), "1023 B");
