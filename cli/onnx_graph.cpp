@@ -4,6 +4,7 @@
 #include <onnx/onnx_pb.h>
 #include <onnx/shape_inference/implementation.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "names.hpp"
+#include "onnx_functions.hpp"
 #include "operator.hpp"
 
 namespace deltaworks::cli {
@@ -26,19 +29,19 @@ onnx::ModelProto read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     throw std::runtime_error(
-        fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)));
+        fmt::format("cannot read {}: {}", printable(path.string()), std::strerror(errno)));
   }
   if (std::filesystem::file_size(path) > std::numeric_limits<std::int32_t>::max()) {
     throw std::runtime_error(fmt::format(
         "{} is larger than 2 GiB, which no ONNX file may be: save its weights as external data",
-        path.string()));
+        printable(path.string())));
   }
   onnx::ModelProto model;
   if (!model.ParseFromIstream(&file) || !model.has_graph()) {
     throw std::runtime_error(fmt::format(
         "{} is not an ONNX model: expected the .onnx file itself, not its weights, and not the "
         "text that stands in for it before `git lfs pull`",
-        path.string()));
+        printable(path.string())));
   }
   return model;
 }
@@ -75,7 +78,12 @@ Known known_of(const onnx::TypeProto& type) {
 // Names of a graph, and behind them those of the graphs around it.
 class Scope {
  public:
-  Scope() = default;
+  // Of a function's body: of its inputs what the call knows. It sees nothing else around.
+  Scope(const onnx::FunctionProto& function, const onnx::NodeProto& call, const Scope& around) {
+    for (int i = 0; i < std::min(function.input_size(), call.input_size()); ++i) {
+      if (const Known* known = around.find(call.input(i))) values_[function.input(i)] = *known;
+    }
+  }
   Scope(const onnx::GraphProto& graph, const Scope* outer) : outer_(outer) {
     for (const auto* infos : {&graph.input(), &graph.output(), &graph.value_info()}) {
       for (const onnx::ValueInfoProto& info : *infos) values_[info.name()] = known_of(info.type());
@@ -129,23 +137,6 @@ ort::Node node_of(const onnx::NodeProto& proto, const Scope& scope) {
   return node;
 }
 
-// Calls visit(node, scope, where) for every node and for those of the graphs inside it; `where`
-// names the nodes around.
-template <class Nodes, class Visit>
-void visit_nodes(const Nodes& nodes, const Scope& scope, const std::string& where,
-                 const Visit& visit) {
-  for (const onnx::NodeProto& node : nodes) {
-    visit(node, scope, where);
-    for (const onnx::AttributeProto& attribute : node.attribute()) {
-      const auto inner = [&](const onnx::GraphProto& graph) {
-        visit_nodes(graph.node(), Scope(graph, &scope), where + node.name() + " > ", visit);
-      };
-      if (attribute.has_g()) inner(attribute.g());
-      for (const onnx::GraphProto& graph : attribute.graphs()) inner(graph);
-    }
-  }
-}
-
 // The input whose shape an operator's first output has.
 constexpr std::pair<const char*, std::size_t> kShapedLike[] = {{"VarlenCausalConvWithState", 0},
                                                                {"CausalConvWithState", 0},
@@ -190,6 +181,23 @@ bool add_outputs(const ort::Node& node, onnx::GraphProto& graph) {
   return is_new;
 }
 
+bool add_outputs(onnx::GraphProto& graph, const Scope* around) {
+  bool is_new = false;
+  const Scope scope(graph, around);
+  for (onnx::NodeProto& node : *graph.mutable_node()) {
+    if (ort::is_ours(node.domain(), node.op_type())) {
+      is_new |= add_outputs(node_of(node, scope), graph);
+    }
+    for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_g()) is_new |= add_outputs(*attribute.mutable_g(), &scope);
+      for (onnx::GraphProto& inner : *attribute.mutable_graphs()) {
+        is_new |= add_outputs(inner, &scope);
+      }
+    }
+  }
+  return is_new;
+}
+
 // ONNX's own inference ends at our operators, which it does not know, and ours knows nothing else:
 // they take turns, at most so often.
 void infer_shapes(onnx::ModelProto& model) {
@@ -201,35 +209,58 @@ void infer_shapes(onnx::ModelProto& model) {
     } catch (const std::exception&) {
       // It complains about a node that is newer than it is, and has gone on with the others.
     }
-    is_new = false;
-    const Scope scope(model.graph(), nullptr);
-    for (const onnx::NodeProto& node : model.graph().node()) {
-      if (!ort::is_ours(node.domain(), node.op_type())) continue;
-      is_new |= add_outputs(node_of(node, scope), *model.mutable_graph());
-    }
+    is_new = add_outputs(*model.mutable_graph(), nullptr);
   }
 }
+
+// Fills a graph with the nodes of a model as a run meets them: a function's once for each call.
+class Walk {
+ public:
+  Walk(const OnnxFunctions& functions, OnnxGraph& graph) : functions_(functions), graph_(graph) {}
+
+  // `where` names the nodes around; `attributes` are those of the function around, if any.
+  template <class Nodes>
+  void nodes(const Nodes& nodes, const Scope& scope, const std::string& where,
+             const OnnxAttributes& attributes) const {
+    for (onnx::NodeProto node : nodes) {
+      resolve(attributes, node);
+      ++graph_.total;
+      if (ort::is_ours(node.domain(), node.op_type())) {
+        graph_.nodes.push_back(node_of(node, scope));
+        graph_.nodes.back().name = where + graph_.nodes.back().name;
+        continue;
+      }
+      if (!node.domain().empty() && node.domain() != "ai.onnx") {
+        ++graph_.foreign[node.domain() + "::" + node.op_type()];
+      }
+      const std::string inside = node.name().empty() ? where : where + node.name() + " > ";
+      if (const onnx::FunctionProto* function = functions_.find(node)) {
+        this->nodes(function->node(), Scope(*function, node, scope),
+                    inside + function->name() + "() > ", attributes_of(node, *function));
+      }
+      const auto inner = [&](const onnx::GraphProto& graph) {
+        this->nodes(graph.node(), Scope(graph, &scope), inside, attributes);
+      };
+      for (const onnx::AttributeProto& attribute : node.attribute()) {
+        if (attribute.has_g()) inner(attribute.g());
+        for (const onnx::GraphProto& graph : attribute.graphs()) inner(graph);
+      }
+    }
+  }
+
+ private:
+  const OnnxFunctions& functions_;
+  OnnxGraph& graph_;
+};
 
 }  // namespace
 
 OnnxGraph read_onnx_graph(const std::filesystem::path& path) {
   onnx::ModelProto model = read(path);
+  const OnnxFunctions functions(model);
   infer_shapes(model);
   OnnxGraph graph;
-  const auto visit = [&](const onnx::NodeProto& node, const Scope& scope,
-                         const std::string& where) {
-    ++graph.total;
-    if (ort::is_ours(node.domain(), node.op_type())) {
-      graph.nodes.push_back(node_of(node, scope));
-      graph.nodes.back().name = where + graph.nodes.back().name;
-    } else if (!node.domain().empty() && node.domain() != "ai.onnx") {
-      ++graph.foreign[node.domain() + "::" + node.op_type()];
-    }
-  };
-  visit_nodes(model.graph().node(), Scope(model.graph(), nullptr), "", visit);
-  for (const onnx::FunctionProto& function : model.functions()) {
-    visit_nodes(function.node(), Scope(), function.name() + "() > ", visit);
-  }
+  Walk(functions, graph).nodes(model.graph().node(), Scope(model.graph(), nullptr), "", {});
   return graph;
 }
 
