@@ -120,9 +120,11 @@ std::string table(const std::vector<Explained>& nodes) {
       text +=
           fmt::format("{:<12}{}\n       {}\n", node->plan.engine, node->state(), node->geometry());
     } else {
-      text += fmt::format("NOT SERVED\n       {}\n", node->reason);
+      text += fmt::format("NOT SERVED\n       {}\n", printable(node->reason));
     }
-    for (const std::string& name : merged(names)) text += fmt::format("       {}\n", name);
+    for (const std::string& name : merged(names)) {
+      text += fmt::format("       {}\n", printable(name));
+    }
   }
   return text;
 }
@@ -152,8 +154,8 @@ std::string to_text(const fs::path& path, const OnnxGraph& graph,
                     const std::optional<std::int64_t>& tokens) {
   const auto count = static_cast<std::int64_t>(nodes.size());
   const Totals totals = totals_of(nodes);
-  std::string text = fmt::format("{}: {} nodes, {} of this library's operators", path.string(),
-                                 graph.total, count);
+  std::string text = fmt::format("{}: {} nodes, {} of this library's operators",
+                                 printable(path.string()), graph.total, count);
   if (count > 0) {
     text += totals.served == count
                 ? "; it serves all of them\n\n"
@@ -164,7 +166,9 @@ std::string to_text(const fs::path& path, const OnnxGraph& graph,
   }
   if (graph.foreign.empty()) return text;
   std::vector<std::string> others;
-  for (const auto& [op, times] : graph.foreign) others.push_back(fmt::format("{} {}", times, op));
+  for (const auto& [op, times] : graph.foreign) {
+    others.push_back(fmt::format("{} {}", times, printable(op)));
+  }
   return text + fmt::format(
                     "beside ONNX's own operators, for ONNX Runtime to run (not looked at):\n  {}\n",
                     fmt::join(others, "\n  "));
@@ -202,10 +206,21 @@ json to_json(const fs::path& path, const OnnxGraph& graph, const std::vector<Exp
           {"other_operators", graph.foreign}};
 }
 
+// A pipe would wait, and a device has no end. What is not there is left to whoever opens it.
+const fs::path& regular(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (!error && fs::exists(fs::file_status(type)) && type != fs::file_type::regular) {
+    throw UsageError(fmt::format("{} is not a regular file: give the path of the .onnx file",
+                                 printable(path.string())));
+  }
+  return path;
+}
+
 // A package's decoder, where a folder is given.
 fs::path graph_file(const fs::path& given) {
-  if (!fs::is_directory(given)) return given;
-  const fs::path config = given / "genai_config.json";
+  if (!fs::is_directory(given)) return regular(given);
+  const fs::path config = regular(given / "genai_config.json");
   std::ifstream file(config);
   if (!file) {
     throw UsageError(
@@ -213,7 +228,8 @@ fs::path graph_file(const fs::path& given) {
                     given.string()));
   }
   try {
-    return given / json::parse(file).at("model").at("decoder").at("filename").get<std::string>();
+    return regular(given /
+                   json::parse(file).at("model").at("decoder").at("filename").get<std::string>());
   } catch (const json::exception&) {
     throw UsageError(fmt::format(
         "{} names no model.decoder.filename: give the path of the .onnx file", config.string()));

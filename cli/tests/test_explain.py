@@ -1,6 +1,7 @@
 """The built program's `explain`: on the demonstration model, and on small graphs of every kind."""
 
 import json
+import os
 import subprocess
 
 import onnx
@@ -158,20 +159,76 @@ def test_inner_graphs_see_the_outer_ones(tmp_path):
     assert report["all_nodes"] == 3
 
 
-def test_functions_of_the_model(tmp_path):
-    body = convolution("x", "y")
-    function = helper.make_function(
-        "local",
-        "Mix",
-        ["x", "weight", "offsets", "state"],
-        ["y"],
-        [body],
-        [helper.make_opsetid("com.microsoft", 1)],
+def test_shapes_go_through_operators_of_inner_graphs(tmp_path):
+    nodes = [
+        convolution("x", "a"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        convolution("b", "c"),
+    ]
+    graph = helper.make_graph(nodes, "branch", [], [value("c", None)])
+    node = helper.make_node("If", ["is"], ["y"], then_branch=graph, else_branch=graph)
+    path = written(tmp_path, [node], [*operands(), value("is", [], TensorProto.BOOL)])
+    report = explained(path)
+    assert len(report["nodes"]) == 4
+    for each in report["nodes"]:
+        assert each["geometry"]["tokens"] == TOKENS, each
+
+
+def test_state_of_an_unknown_type_is_unknown(tmp_path):
+    mysteries = [helper.make_node("Mystery", ["x"], [each], domain="local") for each in "bc"]
+    node = helper.make_node(
+        "VarlenCausalConvWithState",
+        ["b", "weight", "offsets", "", "c"],
+        ["y", "next"],
+        domain="com.microsoft",
     )
-    call = helper.make_node("Mix", ["x", "weight", "offsets", "state"], ["y"], domain="local")
-    report = explained(written(tmp_path, [call], operands(), functions=[function]))
-    assert [node["name"] for node in report["nodes"]] == ["Mix() > y_conv"]
-    assert report["other_operators"] == {"local::Mix": 1}
+    inputs = [value("x", [TOKENS, CHANNELS]), operands()[2]]
+    weight = onnx.ValueInfoProto(name="weight")
+    weight.type.tensor_type.shape.CopyFrom(operands()[1].type.tensor_type.shape)
+    last = helper.make_node("Mystery", ["y"], ["z"], domain="local")
+    path = written(tmp_path, [*mysteries, node, last], [*inputs, weight], ["z"])
+    report = explained(path)
+    assert report["nodes"][0]["type"] == "?"
+    assert report["nodes"][0]["geometry"]["channels"] == CHANNELS
+    assert report["nodes"][0]["state"] == {"of_each": "sequence"}
+    assert report["nodes_of_unknown_state"] == 1 and report["state_bytes"] == {}
+
+
+def test_replays_own_no_state(tmp_path):
+    replay = helper.make_node(
+        "ConvStateReplay", ["state", "update", "count"], ["y"], domain="deltaworks"
+    )
+    inputs = [
+        *operands(),
+        value("update", ["sequences", 7, CHANNELS]),
+        value("count", ["sequences"], INT),
+    ]
+    report = explained(written(tmp_path, [convolution("x", "a"), replay], inputs))
+    assert report["served"] and "state" not in report["nodes"][1]
+    assert report["state_bytes"] == {"sequence": CHANNELS * (WIDTH - 1) * 4}
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path):
+    nodes = [convolution("x", "a"), convolution("x", "y", activation="\x1b[31m")]
+    nodes[0].name = "\x1b]0;title\x07\nline\0end\u009b"
+    text = run("explain", written(tmp_path, nodes, operands())).stdout.decode()
+    assert "\\x1b]0;title\\x07\\x0aline\\x00end\\x9b" in text
+    assert all(each.isprintable() or each == "\n" for each in text)
+    assert explained(tmp_path / "model.onnx")["nodes"][0]["name"] == nodes[0].name
+
+
+def test_the_type_of_a_text_is_named(tmp_path):
+    path = written(tmp_path, [convolution("x", "y")], operands(TensorProto.STRING))
+    assert "input 0 (x) has type string, expected" in explained(path)["nodes"][0]["reason"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_what_is_no_regular_file(tmp_path, arguments):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/null", "/dev/zero"):
+        assert f"{path} is not a regular file" in wrong("explain", path, *arguments)
+    (tmp_path / "genai_config.json").write_text('{"model": {"decoder": {"filename": "pipe"}}}')
+    assert "pipe is not a regular file" in wrong("explain", tmp_path, *arguments)
 
 
 def test_weights_need_not_be_there(tmp_path):
