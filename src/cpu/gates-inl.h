@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 HWY_INLINE hn::Vec<D> finite(D d, hn::Vec<D> x) {
   const auto largest = hn::Set(d, std::numeric_limits<float>::max());
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Max(hn::Min(x, largest), hn::Neg(largest)));
+  return at_least(d, at_most(d, x, largest), hn::Neg(largest));
 }
 
 // exp(a_log), kept finite so that its product with a zero is a zero.
