@@ -25,6 +25,12 @@ void over(const float* x, float* y, std::size_t size, const Function& function) 
 void exp_over(const float* x, float* y, std::size_t size) {
   over(x, y, size, [](auto d, auto v) HWY_ATTR { return exp(d, v); });
 }
+void exp_of_minus_over(const float* x, float* y, std::size_t size) {
+  over(x, y, size, [](auto d, auto v) HWY_ATTR { return exp_of_minus(d, v); });
+}
+void log1p_over(const float* x, float* y, std::size_t size) {
+  over(x, y, size, [](auto d, auto v) HWY_ATTR { return log1p(d, v); });
+}
 void sigmoid_over(const float* x, float* y, std::size_t size) {
   over(x, y, size, [](auto d, auto v) HWY_ATTR { return sigmoid(d, v); });
 }
@@ -46,6 +52,8 @@ HWY_AFTER_NAMESPACE();
 namespace deltaworks {
 
 HWY_EXPORT(exp_over);
+HWY_EXPORT(exp_of_minus_over);
+HWY_EXPORT(log1p_over);
 HWY_EXPORT(sigmoid_over);
 HWY_EXPORT(silu_over);
 HWY_EXPORT(softplus_over);
@@ -53,6 +61,12 @@ HWY_EXPORT(tanh_over);
 
 void math_exp(const float* x, float* y, std::size_t size) {
   HWY_DYNAMIC_DISPATCH(exp_over)(x, y, size);
+}
+void math_exp_of_minus(const float* x, float* y, std::size_t size) {
+  HWY_DYNAMIC_DISPATCH(exp_of_minus_over)(x, y, size);
+}
+void math_log1p(const float* x, float* y, std::size_t size) {
+  HWY_DYNAMIC_DISPATCH(log1p_over)(x, y, size);
 }
 void math_sigmoid(const float* x, float* y, std::size_t size) {
   HWY_DYNAMIC_DISPATCH(sigmoid_over)(x, y, size);
