@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -18,11 +19,27 @@
 namespace deltaworks::bench {
 namespace {
 
+// At cache lines, as frameworks allocate: elsewhere every wide load and store crosses one.
 template <class T>
-std::vector<T> normal(std::int64_t size, std::uint32_t seed, float deviation) {
+struct CacheLineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+
+  CacheLineAllocator() = default;
+  template <class U>
+  CacheLineAllocator(const CacheLineAllocator<U>& /*other*/) {}
+  T* allocate(std::size_t size) { return static_cast<T*>(::operator new(size * sizeof(T), kLine)); }
+  void deallocate(T* memory, std::size_t /*size*/) { ::operator delete(memory, kLine); }
+  friend bool operator==(CacheLineAllocator, CacheLineAllocator) { return true; }
+};
+template <class T>
+using Array = std::vector<T, CacheLineAllocator<T>>;
+
+template <class T>
+Array<T> normal(std::int64_t size, std::uint32_t seed, float deviation) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> draw(0, deviation);
-  std::vector<T> values(static_cast<std::size_t>(size));
+  Array<T> values(static_cast<std::size_t>(size));
   for (T& value : values) value = from_float<T>(draw(engine));
   return values;
 }
@@ -50,10 +67,10 @@ struct Call {
   std::size_t bytes() const { return update_logits.size() * (3 * sizeof(T) + sizeof(float)); }
 
   std::int64_t tokens, heads;
-  std::vector<T> update_logits, decay_inputs;
-  std::vector<float> a_log, dt_bias;
-  std::vector<T> update_rates;
-  std::vector<float> decay_factors;
+  Array<T> update_logits, decay_inputs;
+  Array<float> a_log, dt_bias;
+  Array<T> update_rates;
+  Array<float> decay_factors;
 };
 
 // Separate passes over arrays, each element by itself.
@@ -87,7 +104,7 @@ class LibmPasses {
 };
 
 template <class T>
-double largest_error(const std::vector<T>& actual, const std::vector<double>& expected) {
+double largest_error(const Array<T>& actual, const std::vector<double>& expected) {
   double error = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double off = std::abs(static_cast<double>(to_float(actual[i])) - expected[i]);

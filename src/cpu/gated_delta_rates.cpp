@@ -1,9 +1,10 @@
-// Elements lie across the lanes; both outputs of a vector come from one load of each input. What
-// depends on the head alone is computed once a task: rows without gaps are taken as one long row over
-// repetitions of it, so that a number of heads that fills no whole vectors wastes no lanes.
+// Elements lie across the lanes, each input is read once. What depends on the head alone is computed
+// once a task: rows without gaps are taken as one long row over repetitions of it, so that a number
+// of heads that fills no whole vectors wastes no lanes.
 #include "cpu/gated_delta_rates.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <variant>
 
@@ -39,8 +40,8 @@ constexpr std::int64_t kPeriod = 1024;  // floats of each parameter: 8 KiB toget
 
 // What a stretch of heads multiplies and adds, `repeats` times one after another.
 struct Parameters {
-  HWY_ALIGN float scale[kPeriod];  // exp(a_log)
-  HWY_ALIGN float bias[kPeriod];   // dt_bias
+  HWY_ALIGN float scale[kPeriod];  // exp(a_log), finite
+  HWY_ALIGN float bias[kPeriod];   // dt_bias, finite
 };
 
 template <class T>
@@ -63,23 +64,73 @@ void prepare(const GatedDeltaRatesArgs<T>& args, std::int64_t first, std::int64_
     std::copy_n(parameters.scale, heads, parameters.scale + i * heads);
     std::copy_n(parameters.bias, heads, parameters.bias + i * heads);
   }
+  // The last vector may be read whole.
+  const std::int64_t size = heads * repeats, padded = std::min(size + lanes, kPeriod);
+  std::fill(parameters.scale + size, parameters.scale + padded, 0.0f);
+  std::fill(parameters.bias + size, parameters.bias + padded, 0.0f);
 }
 
-// `size` elements that lie one after another in every operand.
-template <class Step, bool kLogDecay, class T>
-HWY_INLINE void run_stretch(const T* update_logits, const T* decay_inputs,
-                            const Parameters& parameters, std::int64_t size, T* update_rates,
-                            float* decay_factors) {
+// Elements that lie one after another in every operand; at most kPeriod.
+template <class T>
+struct Stretch {
+  const T* update_logits;
+  const T* decay_inputs;
+  T* update_rates;
+  float* decay_factors;
+  std::int64_t size;
+};
+
+// body(is_even, i, n) for vectors in turn, even and odd: the n elements from i on.
+template <class Body>
+HWY_INLINE void for_each_vector(std::int64_t size, const Body& body) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t i = 0; i < size; i += lanes) {
-    const auto n = static_cast<std::size_t>(std::min(lanes, size - i));
-    store_float_n(sigmoid(d, load_float_n(d, update_logits + i, n)), d, update_rates + i, n);
-    const auto decay = load_float_n(d, decay_inputs + i, n);
-    const auto log_decay = scaled_softplus<Step>(d, decay, load_float_n(d, parameters.scale + i, n),
-                                                 load_float_n(d, parameters.bias + i, n));
-    store_float_n(kLogDecay ? log_decay : exp(d, log_decay), d, decay_factors + i, n);
+  constexpr std::true_type kEven;
+  constexpr std::false_type kOdd;
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= size; i += 2 * lanes) {
+    body(kEven, i, hn::Lanes(d));
+    body(kOdd, i + lanes, hn::Lanes(d));
   }
+  if (i < size) body(kEven, i, static_cast<std::size_t>(std::min(lanes, size - i)));
+  if (i + lanes < size) body(kOdd, i + lanes, static_cast<std::size_t>(size - i - lanes));
+}
+
+// Four loops over the same elements in the first-level cache: all operations of an element depend
+// on each other, about 40 of them, and a processor does not look far enough ahead to fill its ports
+// from the next vectors. The divisions take a unit of their own for as long as half of everything
+// else, so that they are spread over two loops.
+template <class Step, bool kLogDecay, class T>
+void run_stretch(const Stretch<T>& at, const Parameters& parameters) {
+  HWY_ALIGN float halves[kPeriod], sums[kPeriod], powers[kPeriod];  // powers become exponents
+  const hn::ScalableTag<float> d;
+  for_each_vector(at.size, [&](auto, std::int64_t i, std::size_t n) HWY_ATTR {
+    const auto logits = load_float_n(d, at.update_logits + i, n);
+    hn::Store(half_of_one_plus_exp_of_minus(d, logits), d, halves + i);
+  });
+  const auto store_rates = [&](std::int64_t i, std::size_t n) HWY_ATTR {
+    const auto rates = hn::Div(hn::Set(d, 0.5f), hn::Load(d, halves + i));
+    store_float_n(rates, d, at.update_rates + i, n);
+  };
+  for_each_vector(at.size, [&](auto is_even, std::int64_t i, std::size_t n) HWY_ATTR {
+    if constexpr (is_even) store_rates(i, n);
+    const auto input = finite(d, load_float_n(d, at.decay_inputs + i, n));
+    const auto x = round_to(d, hn::Add(input, hn::Load(d, parameters.bias + i)), Step{});
+    hn::Store(x, d, sums + i);
+    hn::Store(exp_of_minus(d, hn::Abs(x)), d, powers + i);
+  });
+  for_each_vector(at.size, [&](auto is_even, std::int64_t i, std::size_t n) HWY_ATTR {
+    if constexpr (!is_even) store_rates(i, n);
+    const auto s = softplus_of(d, hn::Load(d, sums + i), hn::Load(d, powers + i));
+    const auto largest = hn::Set(d, std::numeric_limits<float>::max());
+    const auto s_finite = at_most(d, round_to(d, s, Step{}), largest);
+    hn::Store(hn::Mul(hn::Load(d, parameters.scale + i), s_finite), d, powers + i);
+  });
+  for_each_vector(at.size, [&](auto, std::int64_t i, std::size_t n) HWY_ATTR {
+    const auto exponent = hn::Load(d, powers + i);
+    store_float_n(kLogDecay ? hn::Neg(exponent) : exp_of_minus(d, exponent), d,
+                  at.decay_factors + i, n);
+  });
 }
 
 template <class Step, bool kLogDecay, class T>
@@ -94,10 +145,11 @@ void run_rows(const GatedDeltaRatesArgs<T>& args, std::int64_t begin, std::int64
     const std::int64_t count = std::min(kPeriod, heads - head);
     prepare(args, head, count, together, parameters);
     for (std::int64_t row = begin; row < end; row += together) {
-      run_stretch<Step, kLogDecay>(
-          args.update_logits.row(row) + head, args.decay_inputs.row(row) + head, parameters,
-          std::min(together, end - row) * count, args.update_rates.row(row) + head,
-          args.decay_factors.row(row) + head);
+      const Stretch<T> stretch{args.update_logits.row(row) + head,
+                               args.decay_inputs.row(row) + head, args.update_rates.row(row) + head,
+                               args.decay_factors.row(row) + head,
+                               std::min(together, end - row) * count};
+      run_stretch<Step, kLogDecay>(stretch, parameters);
     }
   }
 }

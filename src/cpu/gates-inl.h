@@ -4,7 +4,6 @@
 
 #include <limits>
 
-#include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
 
 #if defined(DELTAWORKS_CPU_GATES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -33,19 +32,12 @@ HWY_INLINE hn::Vec<D> finite_exp(D d, hn::Vec<D> x) {
   return finite(d, exp(d, x));
 }
 
-// −scale · softplus(decay + bias), the sum and softplus rounded to Step; scale and bias are finite.
-template <class Step, class D>
-HWY_INLINE hn::Vec<D> scaled_softplus(D d, hn::Vec<D> decay, hn::Vec<D> scale, hn::Vec<D> bias) {
-  const auto x = round_to(d, hn::Add(finite(d, decay), bias), Step{});
-  const auto s = round_to(d, softplus(d, x), Step{});
-  return hn::Neg(hn::Mul(scale, finite(d, s)));
-}
-
 // −exp(a_log) · softplus(decay + dt_bias)
 template <class D>
 HWY_INLINE hn::Vec<D> softplus_log_decay(D d, hn::Vec<D> decay, hn::Vec<D> a_log,
                                          hn::Vec<D> dt_bias) {
-  return scaled_softplus<float>(d, decay, finite_exp(d, a_log), finite(d, dt_bias));
+  const auto x = hn::Add(finite(d, decay), finite(d, dt_bias));
+  return hn::Neg(hn::Mul(finite_exp(d, a_log), finite(d, softplus(d, x))));
 }
 
 // gate_lower_bound · sigmoid(exp(a_log) · (decay + dt_bias))
