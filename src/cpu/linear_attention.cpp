@@ -1,0 +1,337 @@
+// The recurrent engine for K-major states: token by token; the state is read from memory once and
+// written once for up to kMaxBlock tokens.
+//
+// A task owns one state head of one sequence. Lanes run along value_dim, the layout of the state, so
+// that no sum crosses them. Columns are independent: a task works through them in panels that stay in
+// L1 while all tokens of a block pass. The update of one token and the two sums of the next share one
+// sweep over the panel (load, multiply, multiply, add, store, two fma). Rows i, i + 8, … share a
+// partial sum, and the tree of cpu/sum-inl.h adds the eight: the arithmetic of gated_delta_net.
+#include "cpu/linear_attention.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/linear_attention.cpp"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <variant>
+
+#include "cpu/linear_attention_alone-inl.h"
+#include "cpu/linear_attention_panel-inl.h"
+#include "cpu/load-inl.h"
+#include "cpu/math-inl.h"
+#include "cpu/sum-inl.h"
+
+#ifndef DELTAWORKS_CPU_LINEAR_ATTENTION_ARGS_
+#define DELTAWORKS_CPU_LINEAR_ATTENTION_ARGS_
+namespace deltaworks::cpu {
+
+// One name for every type: dispatch takes no template.
+using LinearAttentionAnyArgs =
+    std::variant<const LinearAttentionArgs<float>*, const LinearAttentionArgs<Float16>*,
+                 const LinearAttentionArgs<BFloat16>*, const LinearAttentionArgs<Float16, Float16>*,
+                 const LinearAttentionArgs<BFloat16, BFloat16>*>;
+
+}  // namespace deltaworks::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace deltaworks {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Geometry = contract::LinearAttentionGeometry;
+
+// A state head and the tokens of a block.
+template <class T, class S>
+struct Head {
+  const LinearAttentionArgs<T, S>& args;
+  const Geometry& g;
+  std::int64_t b, h, first, count;
+  float scale;
+
+  const T* value(std::int64_t t) const {
+    return args.value.row(b) + ((first + t) * g.kv_num_heads + h) * g.value_dim;
+  }
+  // The output of the query-th query head that reads this state.
+  T* output(std::int64_t t, std::int64_t query) const {
+    return args.output.row(b) +
+           ((first + t) * g.output_heads() + h * g.queries_per_head() + query) * g.value_dim;
+  }
+};
+
+// Loads a query of token t and its product with the key.
+template <class T, class S>
+void load_query(const Head<T, S>& head, std::int64_t t, std::int64_t query, float* to,
+                Token& token) {
+  const auto size = static_cast<std::size_t>(head.g.key_dim);
+  const std::int64_t query_head = head.g.query_head(head.h) + query;
+  const T* const row =
+      head.args.query.row(head.b) + (head.first + t) * head.g.q_num_heads * head.g.key_dim;
+  convert(row + query_head * head.g.key_dim, to, size);
+  token.query = to;
+  token.key_query = dot8(token.key, to, size);
+}
+
+// A token's sums are in s.partial[0]: its change, and the outputs of all queries of this state.
+template <class P, class T, class S>
+HWY_INLINE void finish_token(const Head<T, S>& head, std::int64_t t, const Columns& columns,
+                             const InPanel<P>& rows, Scratch& s) {
+  const Geometry& g = head.g;
+  const Token& token = s.token[t];
+  float* const value = s.value + t * P::kWidth;
+  finish<P>(token, g.recalls, head.scale, value, s, value);
+  for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
+    Token further = token;
+    load_query(head, t, query, s.vectors + kVectorFloats - g.key_dim, further);
+    sweep<false, P>(rows, g.key_dim, further, further, s);
+    HWY_ALIGN float output[Wide::kWidth];
+    finish<P>(further, g.recalls, head.scale, nullptr, s, output);
+    convert(output, head.output(t, query) + columns.first, static_cast<std::size_t>(columns.count));
+  }
+}
+
+template <class T>
+HWY_INLINE void prefetch(const T* from, std::int64_t size) {
+  for (std::int64_t i = 0; i < size; i += 64 / static_cast<std::int64_t>(sizeof(T)))
+    hwy::Prefetch(from + i);
+}
+
+// Rows of a token of the next block: they lie too far apart for the processor to guess them.
+template <class T, class S>
+HWY_INLINE void prefetch_token(const Head<T, S>& head, std::int64_t t) {
+  const Geometry& g = head.g;
+  const std::int64_t at = head.first + t;
+  if (at >= g.length) return;
+  prefetch(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), g.key_dim);
+  prefetch(&head.args.query(head.b, at, g.query_head(head.h) * g.key_dim), g.key_dim);
+  prefetch(head.value(t), g.value_dim);
+  prefetch(head.output(t, 0), g.value_dim);
+}
+
+// All tokens of a block over one panel. The state comes from `from`, or lies in s.state; it goes to
+// `to`, or stays there.
+template <class P, class T, class S>
+void run_panel(const Head<T, S>& head, const Columns& columns, const S* from, S* to, Scratch& s) {
+  const std::int64_t key_dim = head.g.key_dim, v = columns.first;
+  const auto count = static_cast<std::size_t>(columns.count);
+  // At once: one by one, each load would wait for memory, since the rows lie far apart. So would the
+  // stores of the outputs, with those of the state behind them.
+  for (std::int64_t t = 0; t < head.count; ++t) {
+    float* const value = s.value + t * P::kWidth;
+    convert(head.value(t) + v, value, count);
+    std::fill(value + columns.count, value + P::kWidth, 0.0f);
+  }
+  const InPanel<P> panel{s.state, key_dim};
+  const InState<P, S> state{from, to, columns, columns.ahead<P>(key_dim)};
+  if (from != nullptr) copy_rows<P>(state, panel, key_dim);
+  sweep<false, P>(panel, key_dim, s.token[0], s.token[0], s);
+  for (std::int64_t t = 0; t < head.count; ++t) {
+    finish_token<P>(head, t, columns, panel, s);
+    if (v == 0) prefetch_token(head, t + head.count);
+    if (t + 1 < head.count) sweep<true, P>(panel, key_dim, s.token[t], s.token[t + 1], s);
+  }
+  const Token& last = s.token[head.count - 1];
+  if (to != nullptr) {
+    update_rows<P>(panel, state, key_dim, last, s);
+  } else {
+    update_rows<P>(panel, panel, key_dim, last, s);
+  }
+  for (std::int64_t t = 0; t < head.count; ++t) {
+    convert(s.value + t * P::kWidth, head.output(t, 0) + v, count);
+  }
+}
+
+// Factors exp(decay), in place.
+HWY_INLINE void exp_all(float* x, std::int64_t size) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < size; i += lanes) {
+    const auto n = static_cast<std::size_t>(std::min(lanes, size - i));
+    store_float_n(exp(d, load_float_n(d, x + i, n)), d, x + i, n);
+  }
+}
+
+// Keys, first queries and gates of a block's tokens.
+template <class T, class S>
+void load_tokens(const Head<T, S>& head, Scratch& s) {
+  const Geometry& g = head.g;
+  const bool per_key = g.decays && g.decay_per_key;
+  const auto size = static_cast<std::size_t>(g.key_dim);
+  float factor[kMaxBlock];
+  std::fill_n(factor, kMaxBlock, 1.0f);
+  for (std::int64_t t = 0; t < head.count; ++t) {
+    Token& token = s.token[t];
+    const std::int64_t at = head.first + t;
+    float* const key = s.vectors + t * (per_key ? 3 : 2) * g.key_dim;
+    convert(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), key, size);
+    token.key = key;
+    load_query(head, t, 0, key + g.key_dim, token);
+    token.decays = nullptr;
+    if (per_key) {
+      float* const decays = key + 2 * g.key_dim;
+      convert(&(*head.args.decay)(head.b, at, head.h * g.key_dim), decays, size);
+      exp_all(decays, g.key_dim);
+      token.decays = decays;
+    } else if (g.decays) {
+      factor[t] = to_float((*head.args.decay)(head.b, at, head.h));
+    }
+    token.beta =
+        g.recalls ? to_float((*head.args.beta)(head.b, at, g.beta_per_head ? head.h : 0)) : 1.0f;
+  }
+  if (g.decays && !per_key) exp_all(factor, head.count);
+  for (std::int64_t t = 0; t < head.count; ++t) s.token[t].factor = factor[t];
+}
+
+template <class T, class S>
+void run_alone(const Head<T, S>& head, const S* from, S* to, Scratch& s) {
+  const Geometry& g = head.g;
+  for (std::int64_t v = 0; v < g.value_dim; v += kAlone) {
+    const Columns columns{v, std::min(kAlone, g.value_dim - v), g.value_dim};
+    const auto count = static_cast<std::size_t>(columns.count);
+    const std::int64_t padded = (columns.count + kFlatLanes - 1) / kFlatLanes * kFlatLanes;
+    const FlatSums sums{s.state, padded};
+    float* const change = s.value;
+    convert(head.value(0) + v, change, count);
+    std::fill(change + columns.count, change + padded, 0.0f);
+    const S* const soon = from == to ? nullptr : to + v;
+    sum_state(from + v, soon, columns, g.key_dim, s.token[0], sums);
+    finish_alone<true>(s.token[0], g.recalls, head.scale, padded, sums, change);
+    convert(sums.queried(0), head.output(0, 0) + v, count);
+    for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
+      Token further = s.token[0];
+      load_query(head, 0, query, s.vectors + kVectorFloats - g.key_dim, further);
+      sum_state<S>(from + v, nullptr, columns, g.key_dim, further, sums);
+      finish_alone<false>(further, g.recalls, head.scale, padded, sums, change);
+      convert(sums.queried(0), head.output(0, query) + v, count);
+    }
+    const auto update = columns.count == padded ? update_state<true, S> : update_state<false, S>;
+    update(from + v, to + v, columns, g.key_dim, s.token[0], change);
+  }
+}
+
+template <class P, class T, class S>
+void run_columns(Head<T, S>& head, std::int64_t longest, Scratch& s) {
+  const Geometry& g = head.g;
+  const std::int64_t size = g.key_dim * g.value_dim;
+  const S* const past = head.args.past_state ? head.args.past_state->row(head.b) : nullptr;
+  const S* const from = past ? past + head.h * size : nullptr;
+  S* const to = head.args.present_state.row(head.b) + head.h * size;
+  const auto columns_at = [&](std::int64_t v) {
+    return Columns{v, std::min(P::kWidth, g.value_dim - v), g.value_dim};
+  };
+  const auto at = [](const S* state, std::int64_t v) { return state ? state + v : nullptr; };
+  const auto take = [&](std::int64_t first) {
+    head.first = first;
+    head.count = std::min(longest, g.length - first);
+    load_tokens(head, s);
+  };
+  if (g.length == 1 && from != nullptr) {
+    take(0);
+    return run_alone(head, from, to, s);
+  }
+  // Zeros, where there is no state to read.
+  const auto clear = [&] {
+    if (from == nullptr) std::fill_n(s.state, g.key_dim * P::kWidth, 0.0f);
+  };
+  if (std::is_same_v<S, float> || g.length <= longest) {
+    for (std::int64_t first = 0; first < g.length; first += longest) {
+      take(first);
+      for (std::int64_t v = 0; v < g.value_dim; v += P::kWidth) {
+        if (first == 0) clear();
+        run_panel<P>(head, columns_at(v), at(first > 0 ? to : from, v), to + v, s);
+      }
+    }
+    return;
+  }
+  // A 16-bit state stays in float32 until the last token: its panel waits while the blocks pass.
+  for (std::int64_t v = 0; v < g.value_dim; v += P::kWidth) {
+    clear();
+    for (std::int64_t first = 0; first < g.length; first += longest) {
+      take(first);
+      const bool is_last = first + longest >= g.length;
+      run_panel<P>(head, columns_at(v), first > 0 ? nullptr : at(from, v),
+                   is_last ? to + v : nullptr, s);
+    }
+  }
+}
+
+// A sequence without tokens hands its state on.
+template <class T, class S>
+void hand_on(const Head<T, S>& head) {
+  const std::int64_t size = head.g.key_dim * head.g.value_dim;
+  S* const to = head.args.present_state.row(head.b) + head.h * size;
+  const auto bytes = static_cast<std::size_t>(size) * sizeof(S);
+  if (!head.args.past_state) {
+    std::memset(to, 0, bytes);
+  } else {
+    std::memmove(to, head.args.past_state->row(head.b) + head.h * size, bytes);
+  }
+}
+
+template <class T, class S>
+void run_head(const LinearAttentionArgs<T, S>& args, const Geometry& g, std::int64_t b,
+              std::int64_t h) noexcept {
+  const float scale =
+      args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim));
+  Head<T, S> head{args, g, b, h, 0, 0, scale};
+  if (g.length == 0) return hand_on(head);
+  Scratch s;
+  // The last vector is for further queries.
+  const std::int64_t vectors = g.decays && g.decay_per_key ? 3 : 2;
+  const std::int64_t longest =
+      std::min(kMaxBlock, (kVectorFloats - g.key_dim) / (vectors * g.key_dim));
+  if (g.key_dim * Wide::kWidth <= kPanelFloats) {
+    run_columns<Wide>(head, longest, s);
+  } else {
+    run_columns<Narrow>(head, longest, s);
+  }
+}
+
+void head_task(const cpu::LinearAttentionAnyArgs& args, const Geometry& g, std::int64_t task) {
+  std::visit(
+      [&](const auto* typed) { run_head(*typed, g, task / g.kv_num_heads, task % g.kv_num_heads); },
+      args);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace deltaworks
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace deltaworks {
+
+HWY_EXPORT(head_task);
+
+namespace cpu {
+
+template <class T, class S>
+void linear_attention(const Cpu& device, const contract::LinearAttentionGeometry& geometry,
+                      const LinearAttentionArgs<T, S>& args) noexcept {
+  const LinearAttentionAnyArgs any = &args;
+  device.parallel_for(geometry.sequences * geometry.kv_num_heads, [&](std::int64_t task) {
+    HWY_DYNAMIC_DISPATCH(head_task)(any, geometry, task);
+  });
+}
+
+template void linear_attention(const Cpu&, const contract::LinearAttentionGeometry&,
+                               const LinearAttentionArgs<float>&) noexcept;
+template void linear_attention(const Cpu&, const contract::LinearAttentionGeometry&,
+                               const LinearAttentionArgs<Float16>&) noexcept;
+template void linear_attention(const Cpu&, const contract::LinearAttentionGeometry&,
+                               const LinearAttentionArgs<BFloat16>&) noexcept;
+template void linear_attention(const Cpu&, const contract::LinearAttentionGeometry&,
+                               const LinearAttentionArgs<Float16, Float16>&) noexcept;
+template void linear_attention(const Cpu&, const contract::LinearAttentionGeometry&,
+                               const LinearAttentionArgs<BFloat16, BFloat16>&) noexcept;
+
+}  // namespace cpu
+}  // namespace deltaworks
+#endif  // HWY_ONCE
