@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "deltaworks/causal_conv_with_state.hpp"
 #include "deltaworks/dflash2_dynamic_conv.hpp"
 #include "deltaworks/error.hpp"
 #include "deltaworks/gated_delta_net.hpp"
 #include "deltaworks/gated_delta_rates.hpp"
+#include "deltaworks/linear_attention.hpp"
 #include "deltaworks/paged_attention.hpp"
 #include "deltaworks/varlen_causal_conv.hpp"
 
@@ -112,6 +114,39 @@ TEST(AccessRanges, OfTheRecurrence) {
                                       {"beta", memory + 200, 6 * kFloat, kRead},
                                       {"output", memory + 50, 24 * kFloat, kWrite},
                                       {"final_state", memory + 100, 16 * kFloat, kWrite}});
+}
+
+// A gate that the rule does not need is not read.
+TEST(AccessRanges, OfTheDensePair) {
+  const LinearAttentionArgs<float> delta{
+      .query = {memory, {1, 3, 2}},
+      .key = {memory + 10, {1, 3, 2}},
+      .value = {memory + 20, {1, 3, 8}},
+      .output = {memory + 50, {1, 3, 8}},
+      .present_state = {memory + 100, {1, 2, 2, 4}},
+      .q_num_heads = 1,
+      .kv_num_heads = 2,
+      .past_state = View<const float, 4>(memory + 100, {1, 2, 2, 4}),
+      .decay = View<const float, 3>(memory + 200, {1, 3, 2}),
+      .beta = View<const float, 3>(memory + 210, {1, 3, 1}),
+      .update_rule = UpdateRule::kDelta};
+  expect_ranges(access_ranges(delta), {{"query", memory, 6 * kFloat, kRead},
+                                       {"key", memory + 10, 6 * kFloat, kRead},
+                                       {"value", memory + 20, 24 * kFloat, kRead},
+                                       {"past_state", memory + 100, 16 * kFloat, kRead},
+                                       {"beta", memory + 210, 3 * kFloat, kRead},
+                                       {"output", memory + 50, 24 * kFloat, kWrite},
+                                       {"present_state", memory + 100, 16 * kFloat, kWrite}});
+  const CausalConvWithStateArgs<float> conv{.input = {memory, {2, 5, 3}},
+                                            .weight = {memory + 100, {5, 1, 4}},
+                                            .output = {memory + 50, {2, 5, 3}},
+                                            .present_state = {memory + 200, {2, 5, 3}},
+                                            .bias = View<const float, 1>(memory + 150, {5})};
+  expect_ranges(access_ranges(conv), {{"input", memory, 30 * kFloat, kRead},
+                                      {"weight", memory + 100, 20 * kFloat, kRead},
+                                      {"bias", memory + 150, 5 * kFloat, kRead},
+                                      {"output", memory + 50, 30 * kFloat, kWrite},
+                                      {"present_state", memory + 200, 30 * kFloat, kWrite}});
 }
 
 TEST(AccessRanges, OfReplays) {
