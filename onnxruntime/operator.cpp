@@ -101,7 +101,8 @@ std::string complaint(const std::vector<const Operator*>& rows, const Node& node
 const std::vector<Domain>& domains() {
   static const auto& all = *new std::vector<Domain>{
       domain("com.microsoft", {varlen_causal_conv_operators(), gated_delta_net_operators(),
-                               paged_attention_operators(), state_replay_operators()}),
+                               paged_attention_operators(), linear_attention_operators(),
+                               causal_conv_with_state_operators(), state_replay_operators()}),
       domain("deltaworks", {replay_operators(), dflash2_dynamic_conv_operators(),
                             gated_delta_rates_operators()})};
   return all;
@@ -160,7 +161,8 @@ std::string message_of(const std::string& op, std::string_view what) {
        {std::string_view(op), std::string_view("varlen_causal_conv"),
         std::string_view("replay_conv_state"), std::string_view("gated_delta_net"),
         std::string_view("replay_gated_delta_state"), std::string_view("paged_attention"),
-        std::string_view("dflash2_dynamic_conv"), std::string_view("gated_delta_rates")}) {
+        std::string_view("dflash2_dynamic_conv"), std::string_view("gated_delta_rates"),
+        std::string_view("linear_attention"), std::string_view("causal_conv_with_state")}) {
     if (what.substr(0, known.size()) != known || what.substr(known.size(), 2) != ": ") continue;
     what.remove_prefix(known.size() + 2);
     break;

@@ -124,6 +124,8 @@ OrtStatus* guarded(const OrtApi& api, const char* op, const Body& body) noexcept
 std::vector<Operator> varlen_causal_conv_operators();
 std::vector<Operator> gated_delta_net_operators();
 std::vector<Operator> paged_attention_operators();
+std::vector<Operator> linear_attention_operators();
+std::vector<Operator> causal_conv_with_state_operators();
 std::vector<Operator> state_replay_operators();  // com.microsoft: one sequence inside large buffers
 std::vector<Operator> replay_operators();        // deltaworks: a batch
 std::vector<Operator> dflash2_dynamic_conv_operators();  // deltaworks

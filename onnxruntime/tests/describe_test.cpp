@@ -69,6 +69,32 @@ TEST(Describe, NamesGeometryEngineAndState) {
   EXPECT_STREQ(plan.state_of, "sequence");
 }
 
+TEST(Describe, TheDensePair) {
+  Node attention =
+      node("LinearAttention",
+           {value("q", kHalf, {1, kUnknown, 128}), value("k", kHalf, {1, kUnknown, 128}),
+            value("v", kHalf, {1, kUnknown, 256}), value("s", kFloat, {1, 4, 64, 64}),
+            value("d", kHalf, {1, kUnknown, 4}), value("b", kHalf, {1, kUnknown, 4})},
+           {{"q_num_heads", std::int64_t{2}}, {"kv_num_heads", std::int64_t{4}}});
+  const auto plan = std::get<Plan>(describe(attention));
+  EXPECT_EQ(extent(plan, "key_heads"), 2);
+  EXPECT_EQ(extent(plan, "length"), kUnknown);
+  EXPECT_STREQ(plan.engine, "recurrent");
+  EXPECT_EQ(plan.state_bytes, 4 * 64 * 64 * 4);
+  attention.inputs.resize(4);
+  EXPECT_EQ(reason(attention),
+            "LinearAttention: decay is missing, expected it: update_rule is gated_delta");
+  Node conv = node("CausalConvWithState",
+                   {value("x", kFloat, {1, 6, kUnknown}), value("w", kFloat, {6, 1, 4})});
+  EXPECT_EQ(std::get<Plan>(describe(conv)).state_bytes, 6 * 3 * 4);
+  conv = node("CausalConvWithState",
+              {value("x", kFloat, {1, 6, kUnknown}), value("w", kFloat, {6, 1, 4})},
+              {{"state_window", std::int64_t{2}}});
+  EXPECT_EQ(reason(conv),
+            "CausalConvWithState: state_window is 2, expected 0: other values are not available on "
+            "the CPU");
+}
+
 TEST(Describe, WorksBeforeShapesAndTypesAreKnown) {
   Node open = convolution(kOpen, kUnknown);
   for (Node::Value& input : open.inputs) input.tensor.rank = 0;
