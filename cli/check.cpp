@@ -22,9 +22,11 @@ struct Operator {
   const char* name;
   void (*check)(Draw&, Measurements&);
 };
-constexpr Operator kOperators[] = {{"dflash2_dynamic_conv", check_dflash2_dynamic_conv},
+constexpr Operator kOperators[] = {{"causal_conv_with_state", check_causal_conv_with_state},
+                                   {"dflash2_dynamic_conv", check_dflash2_dynamic_conv},
                                    {"gated_delta_net", check_gated_delta_net},
                                    {"gated_delta_rates", check_gated_delta_rates},
+                                   {"linear_attention", check_linear_attention},
                                    {"paged_attention", check_paged_attention},
                                    {"varlen_causal_conv", check_varlen_causal_conv}};
 constexpr int kRounds = 5;  // of new operands
@@ -51,11 +53,11 @@ Measurements measure(const CheckOptions& options, std::uint64_t seed) {
 }
 
 void print_table(const std::vector<Measurement>& all) {
-  std::string header = fmt::format("{:<22}{:<10}{:<14}", "operator", "type", "result");
+  std::string header = fmt::format("{:<24}{:<10}{:<14}", "operator", "type", "result");
   for (const std::string& target : cpu_targets()) header += fmt::format("{:>10}", target);
   write_output(header + fmt::format("{:>10}\n", "allowed"));
   for (const Measurement& m : all) {
-    std::string line = fmt::format("{:<22}{:<10}{:<14}", m.op, m.dtype, m.result);
+    std::string line = fmt::format("{:<24}{:<10}{:<14}", m.op, m.dtype, m.result);
     for (const std::string& target : cpu_targets()) {
       line += fmt::format("{:>10.1e}", m.errors.at(target));
     }

@@ -44,9 +44,11 @@ class Measurements {
 };
 
 // Each runs its operator on the chosen instruction set, over all its types.
+void check_causal_conv_with_state(Draw& draw, Measurements& measurements);
 void check_dflash2_dynamic_conv(Draw& draw, Measurements& measurements);
 void check_gated_delta_net(Draw& draw, Measurements& measurements);
 void check_gated_delta_rates(Draw& draw, Measurements& measurements);
+void check_linear_attention(Draw& draw, Measurements& measurements);
 void check_paged_attention(Draw& draw, Measurements& measurements);
 void check_varlen_causal_conv(Draw& draw, Measurements& measurements);
 
