@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Times GatedDeltaNet and VarlenCausalConvWithState of this library against ONNX Runtime's own
-kernels, in one process, on one thread: rounds take turns, memory is bound, medians are compared.
-The clock is the thread's processor time, which other programs disturb less than the wall's.
+"""Times GatedDeltaNet, VarlenCausalConvWithState and their dense siblings of this library against
+ONNX Runtime's own kernels, in one process, on one thread: rounds take turns, memory is bound,
+medians are compared. The clock is the thread's processor time, which other programs disturb less
+than the wall's.
 
-Usage: .venv/bin/python bench/onnxruntime_bench.py [--seconds 1.0] [--json FILE]
+Usage: .venv/bin/python bench/onnxruntime_bench.py [--seconds 1.0] [--only OPERATOR] [--json FILE]
 """
 
 import argparse
@@ -21,12 +22,19 @@ from support import LIBRARY, Node, bind, offsets, session  # noqa: E402
 
 # Heads of Qwen3.5 27B: 16 key heads, 48 value heads of 128 x 128, 10240 convolution channels.
 KEY_HEADS, VALUE_HEADS, DIM, CHANNELS, WIDTH = 16, 48, 128, 10240, 4
+# Of Qwen3.5 9B, for the dense pair.
+DENSE_HEADS, DENSE_CHANNELS = 32, 8192
 WANTED = {  # what is asked of this library: ratio by operator and tokens
     ("GatedDeltaNet", 1): 10,
     ("GatedDeltaNet", 8): 10,
     ("GatedDeltaNet", 1024): 10,
     ("VarlenCausalConvWithState", 1): 20,
     ("VarlenCausalConvWithState", 1024): 10,
+    ("LinearAttention", 1): 2,
+    ("LinearAttention", 16): 2,
+    ("LinearAttention", 1024): 2,
+    ("CausalConvWithState", 1): 2,
+    ("CausalConvWithState", 1024): 2,
 }
 
 
@@ -75,6 +83,39 @@ def convolution(tokens):
     return Node("VarlenCausalConvWithState", inputs, outputs, {"activation": "silu"})
 
 
+def linear_attention(tokens):
+    state = normal(1, DENSE_HEADS, DIM, DIM)
+    inputs = [
+        ("query", normal(1, tokens, KEY_HEADS * DIM) * 0.1),
+        ("key", normal(1, tokens, KEY_HEADS * DIM) * 0.1),
+        ("value", normal(1, tokens, DENSE_HEADS * DIM)),
+        ("past_state", state),
+        ("decay", -np.abs(normal(1, tokens, DENSE_HEADS))),
+        ("beta", np.abs(normal(1, tokens, DENSE_HEADS))),
+    ]
+    outputs = [
+        ("output", np.float32, (1, tokens, DENSE_HEADS * DIM)),
+        ("present_state", np.float32, state.shape),
+    ]
+    return Node(
+        "LinearAttention", inputs, outputs, {"q_num_heads": KEY_HEADS, "kv_num_heads": DENSE_HEADS}
+    )
+
+
+def dense_convolution(tokens):
+    inputs = [
+        ("input", normal(1, DENSE_CHANNELS, tokens)),
+        ("weight", normal(DENSE_CHANNELS, 1, WIDTH)),
+        ("bias", normal(DENSE_CHANNELS)),
+        ("past_state", normal(1, DENSE_CHANNELS, WIDTH - 1)),
+    ]
+    outputs = [
+        ("output", np.float32, (1, DENSE_CHANNELS, tokens)),
+        ("present_state", np.float32, (1, DENSE_CHANNELS, WIDTH - 1)),
+    ]
+    return Node("CausalConvWithState", inputs, outputs, {"activation": "silu"})
+
+
 def aligned(array):
     """A copy that begins at a cache line, as ONNX Runtime's own allocations do."""
     memory = np.empty(array.nbytes + 64, np.uint8)
@@ -91,8 +132,9 @@ def bound_run(node, library, in_place):
     for name, array in feeds.items():
         memory.append(bind(binding, name, array, binding.bind_input))
     for name, dtype, shape in node.outputs:
-        shared = in_place and name == "final_state"
-        array = feeds["initial_state"] if shared else aligned(np.zeros(shape, dtype))
+        before = {"final_state": "initial_state", "present_state": "past_state"}.get(name)
+        shared = in_place and before is not None
+        array = feeds[before] if shared else aligned(np.zeros(shape, dtype))
         memory.append(bind(binding, name, array, binding.bind_output))
     return lambda _kept=memory: running.run_with_iobinding(binding)
 
@@ -168,22 +210,31 @@ def cases():
     yield "GatedDeltaNet", 8, "7 captured", gated_delta_net(8, capacity=7), False
     for tokens in (1, 8, 1024):
         yield "VarlenCausalConvWithState", tokens, "", convolution(tokens), False
+    for tokens in (1, 16, 1024):
+        yield "LinearAttention", tokens, "", linear_attention(tokens), False
+    yield "LinearAttention", 1, "state in place", linear_attention(1), True
+    for tokens in (1, 2, 4, 16, 1024):
+        yield "CausalConvWithState", tokens, "", dense_convolution(tokens), False
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1.0, help="per case (default 1)")
+    parser.add_argument("--only", help="the operator to time (default all)")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     described = machine()
     print(*(f"{name}: {value}" for name, value in described.items()), sep="\n")
     print(f"one thread, float32, {KEY_HEADS}/{VALUE_HEADS} heads x {DIM}, {CHANNELS} channels")
+    print(f"the dense pair: {KEY_HEADS}/{DENSE_HEADS} heads x {DIM}, {DENSE_CHANNELS} channels")
     in_place, apart = stream_floor()
     print(f"reading and writing one state: {in_place:.0f} us in place, {apart:.0f} us apart\n")
     print("| operator | tokens | | ONNX Runtime us | this library us | spread | ratio | wanted |")
     print("|---|---|---|---|---|---|---|---|")
     rows = []
     for operator, tokens, special, node, in_place in cases():
+        if arguments.only not in (None, operator):
+            continue
         (stock, stock_spread), (ours, spread) = compare(node, arguments.seconds, in_place)
         wanted = WANTED.get((operator, tokens))
         cells = [operator, tokens, special, f"{stock:.0f}", f"{ours:.1f}"]
