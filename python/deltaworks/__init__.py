@@ -6,6 +6,7 @@ Every operator is a function with the names of the ONNX operator's inputs and at
     gated_delta_net, replay_gated_delta_state        gated delta rule, its replay
     gated_delta_rates                                its gates from the raw projections
     dflash2_dynamic_conv                             convolution of block drafters
+    linear_attention, causal_conv_with_state         the rule and the convolution of dense graphs
     paged_attention                                  attention over a cache in blocks
 
 What holds for all of them:
@@ -30,6 +31,7 @@ What holds for all of them:
 
 from pathlib import Path
 
+from ._causal_conv_with_state import CausalConvWithStateResult, causal_conv_with_state
 from ._core import __version__, cpu_target
 from ._dflash2_dynamic_conv import DFlash2DynamicConvResult, dflash2_dynamic_conv
 from ._gated_delta_net import (
@@ -39,6 +41,7 @@ from ._gated_delta_net import (
     replay_gated_delta_state,
 )
 from ._gated_delta_rates import GatedDeltaRatesResult, gated_delta_rates
+from ._linear_attention import LinearAttentionResult, linear_attention
 from ._paged_attention import PagedAttentionResult, paged_attention
 from ._varlen_causal_conv import (
     ReplayConvStateResult,
@@ -48,18 +51,22 @@ from ._varlen_causal_conv import (
 )
 
 __all__ = [
+    "CausalConvWithStateResult",
     "DFlash2DynamicConvResult",
     "GatedDeltaNetResult",
     "GatedDeltaRatesResult",
+    "LinearAttentionResult",
     "PagedAttentionResult",
     "ReplayConvStateResult",
     "ReplayGatedDeltaStateResult",
     "VarlenCausalConvResult",
     "__version__",
+    "causal_conv_with_state",
     "cpu_target",
     "dflash2_dynamic_conv",
     "gated_delta_net",
     "gated_delta_rates",
+    "linear_attention",
     "onnxruntime_library",
     "paged_attention",
     "replay_conv_state",
