@@ -22,9 +22,11 @@ struct Operator {
   const char* name;
   void (*add)(DType, BenchCalls&);
 };
-constexpr Operator kOperators[] = {{"dflash2_dynamic_conv", bench_dflash2_dynamic_conv},
+constexpr Operator kOperators[] = {{"causal_conv_with_state", bench_causal_conv_with_state},
+                                   {"dflash2_dynamic_conv", bench_dflash2_dynamic_conv},
                                    {"gated_delta_net", bench_gated_delta_net},
                                    {"gated_delta_rates", bench_gated_delta_rates},
+                                   {"linear_attention", bench_linear_attention},
                                    {"paged_attention", bench_paged_attention},
                                    {"varlen_causal_conv", bench_varlen_causal_conv}};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};

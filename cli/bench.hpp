@@ -79,9 +79,11 @@ void visit_dtype(DType dtype, const Body& body) {
 }
 
 // Each adds its operator's calls in one element type.
+void bench_causal_conv_with_state(DType dtype, BenchCalls& calls);
 void bench_dflash2_dynamic_conv(DType dtype, BenchCalls& calls);
 void bench_gated_delta_net(DType dtype, BenchCalls& calls);
 void bench_gated_delta_rates(DType dtype, BenchCalls& calls);
+void bench_linear_attention(DType dtype, BenchCalls& calls);
 void bench_paged_attention(DType dtype, BenchCalls& calls);
 void bench_varlen_causal_conv(DType dtype, BenchCalls& calls);
 

@@ -9,9 +9,11 @@ from test_command_line import PROGRAM, run, wrong
 
 QUICK = ["--seconds", 0]
 OPERATORS = {
+    "causal_conv_with_state",
     "dflash2_dynamic_conv",
     "gated_delta_net",
     "gated_delta_rates",
+    "linear_attention",
     "paged_attention",
     "varlen_causal_conv",
 }
@@ -59,7 +61,16 @@ def test_an_instruction_set_is_named():
     assert b"SSE4" in bench("dflash2_dynamic_conv", environment=target).stdout.splitlines()[0]
 
 
-@pytest.mark.parametrize("operator", ["gated_delta_rates", "paged_attention", "varlen_causal_conv"])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "causal_conv_with_state",
+        "gated_delta_rates",
+        "linear_attention",
+        "paged_attention",
+        "varlen_causal_conv",
+    ],
+)
 def test_peers_are_compared_and_timed(operator):
     result = bench(operator, "--peers", "--json")
     report = json.loads(result.stdout)

@@ -129,9 +129,11 @@ def test_check():
     }
     assert ("varlen_causal_conv", "replayed", 0) in exact  # copies
     assert {result["operator"] for result in checked["results"]} >= {
+        "causal_conv_with_state",
         "dflash2_dynamic_conv",
         "gated_delta_net",
         "gated_delta_rates",
+        "linear_attention",
         "paged_attention",
         "varlen_causal_conv",
     }
