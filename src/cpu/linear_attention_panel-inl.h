@@ -121,6 +121,8 @@ struct InState {
     return load_float_n(typename P::D(), at, columns.in_vector<P>(c));
   }
   HWY_INLINE void store(hn::Vec<typename P::D> x, std::int64_t n, int c) const {
+    // Four rows of the group ahead: a store that waits for its line holds up those behind it.
+    hwy::Prefetch(to + 4 * (n + 4) * columns.row_stride + c * P::kLanes);
     store_float_n(x, typename P::D(), to + 4 * n * columns.row_stride + c * P::kLanes,
                   columns.in_vector<P>(c));
   }
