@@ -7,7 +7,7 @@ import subprocess
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from test_command_line import MODEL, PROGRAM, run, wrong
+from test_command_line import MODEL, PROGRAM, ROOT, run, wrong
 
 FLOAT, DOUBLE, INT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32
 TOKENS, CHANNELS, WIDTH = 9, 6, 4
@@ -76,6 +76,16 @@ def test_the_demonstration_model(path):
         "sequence": 6 * (4 * 64 * 64 * 4) + 6 * (512 * 3 * 4),
         "cached token": 2 * (2 * 2 * 64 * 4),
     }
+
+
+@pytest.mark.parametrize("precision", ["float32", "int4"])
+def test_dense_packages_of_the_model_builder(precision):
+    report = explained(ROOT / "onnxruntime/tests/data/dense" / precision, "--tokens", 5)
+    operators = [node["operator"].split("::")[1] for node in report["nodes"]]
+    assert report["served"] and sorted(set(operators)) == ["CausalConvWithState", "LinearAttention"]
+    for node in report["nodes"]:
+        assert node["geometry"]["length"] == 5
+        assert node["state"]["of_each"] == "sequence" and node["state"]["bytes"] > 0, node
 
 
 def test_the_table_of_the_demonstration_model():
