@@ -30,7 +30,10 @@ class LinearAttentionTest : public testing::OnTarget {};
 template <class T, class S>
 void expect_like_reference(std::uint64_t stream) {
   Random random(stream);
-  const LinearAttentionProblem<T, S> problem(random, random_linear_attention(random));
+  LinearAttentionOptions options = random_linear_attention(random);
+  // The allowance is relative to the largest output: a few of them may all cancel to next to nothing.
+  if (options.sequences * options.length * options.value_dim < 16) options.value_dim += 16;
+  const LinearAttentionProblem<T, S> problem(random, options);
   const auto expected = reference::linear_attention(problem.args());
   const auto actual = problem.run();
   // A recurrence of n tokens adds the errors of n tokens.
