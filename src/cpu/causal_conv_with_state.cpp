@@ -180,8 +180,9 @@ HWY_INLINE void carry_channel(const Channel<T>& channel, T* to) {
   for (std::int64_t p = 0; p < kept; ++p) {
     to[p] = channel.state != nullptr ? channel.state[p + channel.length] : T{};
   }
-  const T* const newest = channel.x + (channel.length - channel.history);
-  for (std::int64_t p = kept; p < channel.history; ++p) to[p] = newest[p];
+  for (std::int64_t p = kept; p < channel.history; ++p) {
+    to[p] = channel.x[p + channel.length - channel.history];
+  }
 }
 
 // Weights and bias of a vector of channels, transposed once for all tokens.
