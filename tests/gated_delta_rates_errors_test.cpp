@@ -5,8 +5,8 @@
 #include <string>
 
 #include "contract/gated_delta_rates.hpp"
-#include "deltaworks/error.hpp"
 #include "support/gated_delta_rates_case.hpp"
+#include "support/refusal.hpp"
 
 namespace deltaworks::testing {
 namespace {
@@ -111,13 +111,8 @@ TEST(GatedDeltaRatesErrors, NameTheArgumentAndWriteNothing) {
   for (const BadCall& bad : kBadCalls) {
     Call call;
     bad.spoil(call.args);
-    std::string message = "no error";
-    try {
-      gated_delta_rates(Cpu{}, call.args);
-    } catch (const InvalidArgument& error) {
-      message = error.what();
-    }
-    EXPECT_EQ(message, std::string("gated_delta_rates: ") + bad.message);
+    EXPECT_EQ(message_of([&] { gated_delta_rates(Cpu{}, call.args); }),
+              std::string("gated_delta_rates: ") + bad.message);
     EXPECT_TRUE(same_bits(call.rates.values(), Buffer<float>(12).values())) << bad.message;
     EXPECT_TRUE(same_bits(call.factors.values(), Buffer<float>(12).values())) << bad.message;
   }

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "contract/varlen_causal_conv.hpp"
-#include "deltaworks/error.hpp"
+#include "support/refusal.hpp"
 #include "support/varlen_causal_conv_case.hpp"
 
 namespace deltaworks::testing {
@@ -129,13 +129,8 @@ TEST(VarlenCausalConvDynamicErrors, NameTheArgumentAndWriteNothing) {
     SCOPED_TRACE(bad.name);
     Call call;
     bad.spoil(call.args);
-    std::string message = "no error";
-    try {
-      varlen_causal_conv(Cpu{}, call.args);
-    } catch (const InvalidArgument& error) {
-      message = error.what();
-    }
-    EXPECT_EQ(message, std::string("varlen_causal_conv: ") + bad.message);
+    EXPECT_EQ(message_of([&] { varlen_causal_conv(Cpu{}, call.args); }),
+              std::string("varlen_causal_conv: ") + bad.message);
     EXPECT_TRUE(same_bits(call.to.result(), ConvBuffers<float>(call.c).result()));
   }
 }

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "contract/varlen_causal_conv.hpp"
-#include "deltaworks/error.hpp"
+#include "support/refusal.hpp"
 #include "support/varlen_causal_conv_case.hpp"
 
 namespace deltaworks::testing {
@@ -170,16 +170,6 @@ const BadCall kBadCalls[] = {
      },
      "output overlaps state_update, expected separate memory"},
 };
-
-template <class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(VarlenCausalConvErrors, NameTheArgumentAndWriteNothing) {
   for (const BadCall& bad : kBadCalls) {
