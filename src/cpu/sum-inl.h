@@ -60,26 +60,9 @@ HWY_INLINE void store8(const Eight& a, T* to) {
   for (std::size_t p = 0; p < kParts8; ++p) store_float(a.part[p], d8, to + p * kLanes8);
 }
 
-template <class T>
-HWY_INLINE void store8_n(const Eight& a, T* to, std::size_t n) {
-  if (n >= 8) {
-    store8(a, to);
-    return;
-  }
-  T padded[8];
-  store8(a, padded);
-  for (std::size_t i = 0; i < n; ++i) to[i] = padded[i];
-}
-
 HWY_INLINE Eight mul8(const Eight& a, const Eight& b) {
   Eight r;
   for (std::size_t p = 0; p < kParts8; ++p) r.part[p] = hn::Mul(a.part[p], b.part[p]);
-  return r;
-}
-
-HWY_INLINE Eight add8(const Eight& a, const Eight& b) {
-  Eight r;
-  for (std::size_t p = 0; p < kParts8; ++p) r.part[p] = hn::Add(a.part[p], b.part[p]);
   return r;
 }
 
