@@ -39,7 +39,7 @@ struct Attributes {
   BetaActivation beta_activation;
   float scale, gate_lower_bound;
   bool qk_l2_norm;
-  std::int64_t capacity;
+  std::int64_t capacity, chunk_size;
 
   explicit Attributes(const Node& node)
       : update_rule(contract::value_or_throw(
@@ -51,12 +51,8 @@ struct Attributes {
         scale(node.attribute("scale", 0.0f)),
         gate_lower_bound(node.attribute("gate_lower_bound", -5.0f)),
         qk_l2_norm(node.attribute("qk_l2_norm", std::int64_t{0}) != 0),
-        capacity(state_update_capacity(node)) {
-    const std::int64_t chunk_size = node.attribute("chunk_size", std::int64_t{64});
-    if (chunk_size < 1 || chunk_size > std::numeric_limits<std::int32_t>::max()) {
-      throw InvalidArgument(fmt::format("chunk_size is {}, expected 1 to 2147483647", chunk_size));
-    }
-  }
+        capacity(state_update_capacity(node)),
+        chunk_size(node.attribute("chunk_size", std::int64_t{64})) {}
 };
 
 // The forms differ in rank. A graph that leaves the rank of one of these operands open is asked
@@ -100,7 +96,8 @@ Geometry geometry_of(const Attributes& attributes, const Source& source) {
               .gate_activation = attributes.gate_activation,
               .scale = attributes.scale,
               .gate_lower_bound = attributes.gate_lower_bound,
-              .state_update_capacity = attributes.capacity}));
+              .state_update_capacity = attributes.capacity,
+              .chunk_size = attributes.chunk_size}));
 }
 
 // Offsets of sequences of one length.

@@ -24,7 +24,7 @@ struct Attributes {
   BetaActivation beta_activation;
   float scale, gate_lower_bound;
   bool qk_l2_norm;
-  std::int64_t capacity;
+  std::int64_t capacity, chunk_size;
 
   explicit Attributes(const Call& call)
       : update_rule(
@@ -36,13 +36,8 @@ struct Attributes {
         scale(call.real("scale")),
         gate_lower_bound(call.real("gate_lower_bound")),
         qk_l2_norm(call.flag("qk_l2_norm")),
-        capacity(call.integer("state_update_capacity")) {
-    const auto chunk_size = call.integer("chunk_size");
-    if (chunk_size < 1 || chunk_size > std::numeric_limits<std::int32_t>::max()) {
-      throw InvalidArgument(
-          fmt::format("{}: chunk_size is {}, expected 1 to 2147483647", kOp, chunk_size));
-    }
-  }
+        capacity(call.integer("state_update_capacity")),
+        chunk_size(call.integer("chunk_size")) {}
 };
 
 // A truth value, or ONNX's tensor of one int32.
@@ -73,7 +68,8 @@ Geometry geometry_of(Call& call, const Attributes& attributes) {
             .gate_activation = attributes.gate_activation,
             .scale = attributes.scale,
             .gate_lower_bound = attributes.gate_lower_bound,
-            .state_update_capacity = attributes.capacity}));
+            .state_update_capacity = attributes.capacity,
+            .chunk_size = attributes.chunk_size}));
 }
 
 // Offsets of sequences of one length.

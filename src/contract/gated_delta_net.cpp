@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 namespace deltaworks::contract {
 
@@ -209,6 +210,8 @@ Outcome<GatedDeltaNetGeometry> gated_delta_net(std::string_view op,
   check.require(std::isfinite(in.gate_lower_bound) && in.gate_lower_bound <= 0,
                 "gate_lower_bound is {}, expected a finite number of 0 or less",
                 in.gate_lower_bound);
+  check.require(in.chunk_size >= 1 && in.chunk_size <= std::numeric_limits<std::int32_t>::max(),
+                "chunk_size is {}, expected 1 to 2147483647", in.chunk_size);
   if (!check.ok()) return check.complaint();
   const bool batched = in.query.rank == (in.key ? 4 : 3);
   if (in.key) {

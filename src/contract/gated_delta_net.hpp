@@ -24,6 +24,7 @@ struct GatedDeltaNetOperands {
   float scale = 0;
   float gate_lower_bound = -5;
   std::int64_t state_update_capacity = 0;
+  std::int64_t chunk_size = 64;  // a hint of the ONNX operator, which nothing here takes
 };
 
 struct GatedDeltaNetGeometry {
