@@ -6,42 +6,26 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
-#include <random>
 #include <vector>
 
+#include "cache_line.hpp"
 #include "ceilings.hpp"
 #include "deltaworks/gated_delta_rates.hpp"
 #include "reference/gated_delta_rates.hpp"
 #include "reference/gated_delta_rates_composed.hpp"
 #include "reference/tolerance.hpp"
+#include "support/random.hpp"
 
 namespace deltaworks::bench {
 namespace {
 
-// At cache lines, as frameworks allocate: elsewhere every wide load and store crosses one.
 template <class T>
-struct CacheLineAllocator {
-  using value_type = T;
-  static constexpr std::align_val_t kLine{64};
-
-  CacheLineAllocator() = default;
-  template <class U>
-  CacheLineAllocator(const CacheLineAllocator<U>& /*other*/) {}
-  T* allocate(std::size_t size) { return static_cast<T*>(::operator new(size * sizeof(T), kLine)); }
-  void deallocate(T* memory, std::size_t /*size*/) { ::operator delete(memory, kLine); }
-  friend bool operator==(CacheLineAllocator, CacheLineAllocator) { return true; }
-};
-template <class T>
-using Array = std::vector<T, CacheLineAllocator<T>>;
+using Array = CacheLineVector<T>;
 
 template <class T>
-Array<T> normal(std::int64_t size, std::uint32_t seed, float deviation) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> draw(0, deviation);
-  Array<T> values(static_cast<std::size_t>(size));
-  for (T& value : values) value = from_float<T>(draw(engine));
-  return values;
+Array<T> normal(std::int64_t size, std::uint64_t stream, double deviation) {
+  const std::vector<T> values = testing::Random(stream).normal<T>(size, deviation);
+  return {values.begin(), values.end()};
 }
 
 template <class T>

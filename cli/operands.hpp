@@ -6,31 +6,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <new>
 #include <random>
 #include <span>
 #include <vector>
 
+#include "cache_line.hpp"
 #include "deltaworks/dtype.hpp"
 
 namespace deltaworks::cli {
 
-// Allocates at cache lines, as ONNX Runtime does: elsewhere wide loads take twice the time.
 template <class T>
-struct CacheLineAllocator {
-  using value_type = T;
-  static constexpr std::align_val_t kLine{64};
-
-  CacheLineAllocator() = default;
-  template <class U>
-  CacheLineAllocator(const CacheLineAllocator<U>& /*other*/) {}
-  T* allocate(std::size_t size) { return static_cast<T*>(::operator new(size * sizeof(T), kLine)); }
-  void deallocate(T* memory, std::size_t /*size*/) { ::operator delete(memory, kLine); }
-  friend bool operator==(CacheLineAllocator, CacheLineAllocator) { return true; }
-};
-
-template <class T>
-using Buffer = std::vector<T, CacheLineAllocator<T>>;
+using Buffer = bench::CacheLineVector<T>;
 
 class Draw {
  public:
