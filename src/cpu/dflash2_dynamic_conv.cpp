@@ -19,6 +19,7 @@
 #include "cpu/dynamic_pair-inl.h"
 #include "cpu/dynamic_tap-inl.h"
 #include "cpu/load-inl.h"
+#include "cpu/parallel.hpp"
 
 #ifndef DELTAWORKS_CPU_DFLASH2_DYNAMIC_CONV_ONCE_
 #define DELTAWORKS_CPU_DFLASH2_DYNAMIC_CONV_ONCE_
@@ -323,15 +324,11 @@ template <class T, class R, class Base>
 void dflash2_dynamic_conv(const Cpu& device, const contract::DFlash2DynamicConvGeometry& geometry,
                           const DFlash2DynamicConvArgs<T, R, Base>& args) noexcept {
   constexpr std::int64_t kTaskElements = 1 << 16;  // about 20 us
-  if (geometry.rows == 0 || geometry.channels == 0) return;
   const DFlash2Args any = &args;
-  const bool is_small = geometry.rows <= 2 * kTaskElements / geometry.channels;
-  const std::int64_t rows =  // of a task; a small call costs less than starting a thread
-      is_small ? geometry.rows : std::max<std::int64_t>(1, kTaskElements / geometry.channels);
-  device.parallel_for((geometry.rows + rows - 1) / rows, [&](std::int64_t task) {
-    const std::int64_t begin = task * rows;
-    HWY_DYNAMIC_DISPATCH(rows_task)(any, geometry, begin, std::min(begin + rows, geometry.rows));
-  });
+  for_rows(device, geometry.rows, geometry.channels, kTaskElements,
+           [&](std::int64_t begin, std::int64_t end) {
+             HWY_DYNAMIC_DISPATCH(rows_task)(any, geometry, begin, end);
+           });
 }
 
 #define DELTAWORKS_KERNEL(...)                                                                \

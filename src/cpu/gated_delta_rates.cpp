@@ -16,6 +16,7 @@
 #include "cpu/gates-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
+#include "cpu/parallel.hpp"
 
 #ifndef DELTAWORKS_CPU_GATED_DELTA_RATES_ONCE_
 #define DELTAWORKS_CPU_GATED_DELTA_RATES_ONCE_
@@ -190,15 +191,11 @@ template <class T>
 void gated_delta_rates(const Cpu& device, const contract::GatedDeltaRatesGeometry& geometry,
                        const GatedDeltaRatesArgs<T>& args) noexcept {
   constexpr std::int64_t kTaskElements = 1 << 14;  // about 20 us
-  if (geometry.tokens == 0 || geometry.value_heads == 0) return;
   const RatesArgs any = &args;
-  const bool is_small = geometry.tokens <= 2 * kTaskElements / geometry.value_heads;
-  const std::int64_t rows =  // of a task; a small call costs less than starting a thread
-      is_small ? geometry.tokens : std::max<std::int64_t>(1, kTaskElements / geometry.value_heads);
-  device.parallel_for((geometry.tokens + rows - 1) / rows, [&](std::int64_t task) {
-    const std::int64_t begin = task * rows;
-    HWY_DYNAMIC_DISPATCH(rows_task)(any, begin, std::min(begin + rows, geometry.tokens));
-  });
+  for_rows(device, geometry.tokens, geometry.value_heads, kTaskElements,
+           [&](std::int64_t begin, std::int64_t end) {
+             HWY_DYNAMIC_DISPATCH(rows_task)(any, begin, end);
+           });
 }
 
 template void gated_delta_rates(const Cpu&, const contract::GatedDeltaRatesGeometry&,
