@@ -94,16 +94,12 @@ HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_
     sweep<true, true, kPerKey>(tile, tile, padded, now, delta, next, sums);
   } else if (t == 0 && !whole) {
     sweep<false, true, kPerKey>(tile, Nowhere{}, padded, now, delta, next, sums);
-  } else if (t == 0 && count > 1) {
-    sweep<false, true, kPerKey>(state, tile, padded, now, delta, next, sums);
   } else if (t == 0) {
-    sweep<false, true, kPerKey>(state, Nowhere{}, padded, now, delta, next, sums);
+    sweep<false, true, kPerKey>(state, tile, padded, now, delta, next, sums);
   } else if (!whole) {
     sweep<true, false, kPerKey>(tile, tile, padded, now, delta, next, sums);
-  } else if (count > 1) {
-    sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
   } else {
-    update_rows<kPerKey>(state, now, delta);
+    sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
   }
 }
 

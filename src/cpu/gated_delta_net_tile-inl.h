@@ -271,55 +271,51 @@ HWY_INLINE void sweep(const From& from, const To& to, std::int64_t padded, const
   if constexpr (kSum) add_partials(r, p, sums);
 }
 
-// The last update of a group of whole rows, memory to memory: without sums rows need no strips, and
-// vectors fill whole cache lines. A group's changes stay in registers over all columns.
-template <class D>
+// The update of a group of whole rows for a token that is alone, memory to memory: without sums rows
+// need no strips, and vectors fill whole cache lines. A group's changes stay in registers over all
+// columns, a multiple of kStripLanes.
 class RowUpdate {
  public:
-  HWY_INLINE RowUpdate(D d, const InState& state, const Token& now, const float* delta)
-      : d_(d), state_(state), key_(now.plain_key), decays_(now.plain_decays) {
-    factor_ = hn::Set(d, now.factor);
-    for (std::int64_t row = 0; row < kRows; ++row) change_[row] = hn::Set(d, delta[row]);
+  HWY_INLINE RowUpdate(const InState& state, const Token& now, const float* delta)
+      : state_(state), key_(now.plain_key), decays_(now.plain_decays) {
+    factor_ = hn::Set(d_strip, now.factor);
+    for (std::int64_t row = 0; row < kRows; ++row) change_[row] = hn::Set(d_strip, delta[row]);
   }
 
-  // Columns i … i + lanes − 1 of all rows.
+  // Columns i … i + kStripLanes − 1 of all rows.
   template <bool kPerKey>
   HWY_INLINE void columns(std::int64_t i) const {
-    const auto k = hn::LoadU(d_, key_ + i);
-    const auto a = kPerKey ? hn::LoadU(d_, decays_ + i) : factor_;
+    const auto k = hn::LoadU(d_strip, key_ + i);
+    const auto a = kPerKey ? hn::LoadU(d_strip, decays_ + i) : factor_;
     for (std::int64_t row = 0; row < kRows; ++row) {
       const std::int64_t at = row * state_.key_dim + i;
       if (state_.from != state_.to) hwy::Prefetch(state_.to + InState::kAhead + at);
-      const auto decayed = hn::Mul(a, hn::LoadU(d_, state_.from + at));
-      hn::StoreU(hn::Add(decayed, hn::Mul(k, change_[row])), d_, state_.to + at);
+      const auto decayed = hn::Mul(a, hn::LoadU(d_strip, state_.from + at));
+      hn::StoreU(hn::Add(decayed, hn::Mul(k, change_[row])), d_strip, state_.to + at);
     }
   }
 
  private:
-  D d_;
   InState state_;
   const float* key_;
   const float* decays_;
-  hn::Vec<D> factor_, change_[kRows];
+  VStrip factor_, change_[kRows];
 };
 
 template <bool kPerKey>
 HWY_INLINE void update_rows(const InState& state, const Token& now, const float* delta) {
-  const RowUpdate<DStrip> update(d_strip, state, now, delta);
-  std::int64_t i = 0;
-  for (; i + kStripLanes <= state.key_dim; i += kStripLanes) update.template columns<kPerKey>(i);
-  if (i < state.key_dim) RowUpdate<D8>(d8, state, now, delta).template columns<kPerKey>(i);
+  const RowUpdate update(state, now, delta);
+  for (std::int64_t i = 0; i < state.key_dim; i += kStripLanes) update.columns<kPerKey>(i);
 }
 
 // Sums a group for the one token of a call while another group, whose deltas are known, is updated
-// (`now` is the token of that group's head):
-// the reads of the one and the writes of the other keep the memory busy in both directions. key_dim
-// is a multiple of kStripLanes.
+// (`now` is the token of that group's head): the reads of the one and the writes of the other keep
+// the memory busy in both directions. key_dim is a multiple of kStripLanes.
 template <bool kPerKey>
 HWY_INLINE void sum_and_update(const InState& summed, const Token& token, const InState& updated,
                                const Token& now, const float* delta, Sums& sums) {
   constexpr std::int64_t kStep = std::max<std::int64_t>(8, kStripLanes);
-  const RowUpdate<DStrip> update(d_strip, updated, now, delta);
+  const RowUpdate update(updated, now, delta);
   const float *const key = token.key, *const query = token.query, *const decays = token.decays;
   Strip r[kStrips], p[kStrips];
   for (int s = 0; s < kStrips; ++s) r[s] = p[s] = set_strip(0.0f, 0.0f);
@@ -335,7 +331,7 @@ HWY_INLINE void sum_and_update(const InState& summed, const Token& token, const 
       }
     }
     for (std::int64_t column = i; column < i + kStep; column += kStripLanes) {
-      update.template columns<kPerKey>(column);
+      update.columns<kPerKey>(column);
     }
   }
   add_partials(r, p, sums);
