@@ -48,10 +48,11 @@ class View {
   }
 
  private:
+  // Unsigned, so that extents whose product has no 64 bits wrap: the operators refuse them by name.
   static constexpr std::int64_t row_size(const Extents& extents) {
-    std::int64_t size = 1;
-    for (std::size_t dim = 1; dim < Rank; ++dim) size *= extents[dim];
-    return size;
+    std::uint64_t size = 1;
+    for (std::size_t dim = 1; dim < Rank; ++dim) size *= static_cast<std::uint64_t>(extents[dim]);
+    return static_cast<std::int64_t>(size);
   }
 
   T* data_ = nullptr;
