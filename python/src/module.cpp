@@ -13,6 +13,7 @@ NB_MODULE(_core, module) {
   python::define_gated_delta_net(module);
   python::define_gated_delta_rates(module);
   python::define_linear_attention(module);
+  python::define_node(module);
   python::define_paged_attention(module);
   python::define_varlen_causal_conv(module);
 }

@@ -11,6 +11,7 @@ void define_dflash2_dynamic_conv(nanobind::module_& module);
 void define_gated_delta_net(nanobind::module_& module);
 void define_gated_delta_rates(nanobind::module_& module);
 void define_linear_attention(nanobind::module_& module);
+void define_node(nanobind::module_& module);
 void define_paged_attention(nanobind::module_& module);
 void define_varlen_causal_conv(nanobind::module_& module);
 
