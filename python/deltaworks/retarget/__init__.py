@@ -1,0 +1,55 @@
+"""From a CUDA package of ONNX Runtime GenAI's model builder to one that runs on the CPU.
+
+    python -m deltaworks.retarget SOURCE TARGET
+
+or ``deltaworks.retarget.retarget(source, target)``. docs/genai.md has the whole way from a
+checkpoint. Needs the Python package onnx: ``pip install 'deltaworks[retarget]'``. Where
+onnxruntime is installed too, it is asked about the nodes that are not this library's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ._refused import Refused
+
+__all__ = ["Refused", "retarget"]
+
+Progress = Callable[[str, int, int], None]
+
+
+def retarget(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    keep_float16: bool = False,
+    cache_bytes: int = 1 << 30,
+    max_batch_size: int | None = None,
+    link: bool = False,
+    progress: Progress = lambda file, done, size: None,
+) -> list[str]:
+    """Writes the package `source` to `target` for the CPU; returns what was changed.
+
+    keep_float16    leaves the decoder's activations in float16
+    cache_bytes     for the paged caches of all requests together
+    max_batch_size  requests at once; None keeps the builder's
+    link            weights as hard links to the source's files instead of copies
+    progress        is called with a file's name, its bytes copied so far and its size
+
+    `source` is only read. `target` is replaced if this function made it, once the new one is whole.
+    Raises Refused, with all reasons, for what would not run; ImportError without onnx.
+    """
+    try:
+        from . import package
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":
+            raise
+        raise ModuleNotFoundError(
+            "deltaworks.retarget reads ONNX graphs with the Python package onnx, which is missing: "
+            "pip install 'deltaworks[retarget]', or pip install onnx",
+            name="onnx",
+        ) from error
+    options = package.Options(keep_float16, cache_bytes, max_batch_size, link)
+    return package.convert(Path(source), Path(target), options, progress)

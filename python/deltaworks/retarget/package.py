@@ -1,0 +1,171 @@
+"""The folder: what is read, what is written, and in what order."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto
+
+from .. import __version__, onnxruntime_library
+from . import Progress, configuration, served
+from ._refused import Refused
+from .configuration import LIBRARY, Config, Memory, memory_of
+from .rewrite import rewrite
+
+CONFIGURATION = "genai_config.json"
+RECORD = "retarget.json"  # written last: a folder that has it is whole, and this tool's
+CHUNK = 16 << 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """As those of deltaworks.retarget.retarget."""
+
+    keep_float16: bool
+    cache_bytes: int
+    max_batch_size: int | None
+    link: bool
+
+
+@dataclass
+class Package:
+    """What is to be written, beside the files of `source` that stay as they are."""
+
+    source: Path
+    config: Config
+    models: dict[str, ModelProto] = field(default_factory=dict)  # by file name
+    changes: list[str] = field(default_factory=list)
+
+
+def convert(source: Path, target: Path, options: Options, progress: Progress) -> list[str]:
+    package = Package(source, read_configuration(source))
+    refuse(folder_refusals(source, target) or configuration.refusals(package.config))
+    reasons = []
+    for part in configuration.parts(package.config).values():
+        name = part["filename"]
+        model = package.models[name] = read_model(source / name)
+        reasons += stored_refusals(source, part, model)
+        changes = rewrite(part, model, options.keep_float16)
+        package.changes += [f"{name}: {text}" for text in changes]
+        reasons += [f"{name}, {text}" for text in served.refusals(model)]
+    refuse(reasons)
+    memory = sum((memory_of(model) for model in package.models.values()), Memory())
+    package.changes += configuration.for_cpu(
+        package.config, memory, options.cache_bytes, options.max_batch_size
+    )
+    write(package, target, options.link, progress)
+    return package.changes
+
+
+def refuse(reasons: list[str]) -> None:
+    if reasons:
+        raise Refused(reasons)
+
+
+def read_configuration(source: Path) -> Config:
+    path = source / CONFIGURATION
+    if not path.is_file():
+        raise Refused([f"{source} has no {CONFIGURATION}: give the folder that the builder wrote"])
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise Refused([f"{path} is no JSON: {error}"]) from error
+    if not isinstance(config, dict):
+        raise Refused([f"{path} holds no JSON object: give the folder that the builder wrote"])
+    return config
+
+
+def folder_refusals(source: Path, target: Path) -> list[str]:
+    if (source / RECORD).exists():
+        return [f"{source} is for the CPU already: give the package that the builder wrote"]
+    ours, theirs = target.resolve(), source.resolve()
+    if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+        return [f"{target} and {source} lie in each other: give the target a folder of its own"]
+    if target.exists() and not (target / RECORD).exists() and any_inside(target):
+        return [f"{target} exists and was not made by this tool: give another folder, or remove it"]
+    return []
+
+
+def any_inside(path: Path) -> bool:
+    return not path.is_dir() or any(path.iterdir())
+
+
+def read_model(path: Path) -> ModelProto:
+    """The graph; weights that lie in other files stay there."""
+    if not path.is_file():
+        raise Refused([f"{path} is missing, which {CONFIGURATION} names: build the package again"])
+    try:
+        return onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf's, which onnx does not name
+        raise Refused([f"{path} is no ONNX model ({error}): build the package again"]) from error
+
+
+def stored_refusals(source: Path, part: Config, model: ModelProto) -> list[str]:
+    """Weights that are not where the graph, or shared_initializers, says."""
+    stored = {t.name: {e.key: e.value for e in t.external_data} for t in model.graph.initializer}
+    files = {place["location"] for place in stored.values() if place}
+    missing = [f for f in sorted(files) if Path(f).name != f or not (source / f).is_file()]
+    reasons = [
+        f"{part['filename']}: no file {f}, which holds weights, in {source}" for f in missing
+    ]
+    for entry in part.get("shared_initializers", []):
+        place = stored.get(entry["name"], {})
+        found = (place.get("location"), int(place.get("offset", 0)))
+        if found != (entry["data_file"], int(entry["offset"])):
+            reasons.append(f"{part['filename']} does not share the weight {entry['name']}")
+    return reasons
+
+
+def write(package: Package, target: Path, link: bool, progress: Progress) -> None:
+    """Makes the folder beside the target and then gives it the target's name."""
+    fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    fresh.mkdir(parents=True)
+    try:
+        for path in sorted(package.source.iterdir()):
+            if path.name not in (CONFIGURATION, *package.models) and path.is_file():
+                transfer(path, fresh / path.name, link, progress)
+        for name, model in package.models.items():
+            (fresh / name).write_bytes(model.SerializeToString())
+        shutil.copyfile(onnxruntime_library(), fresh / LIBRARY)
+        (fresh / CONFIGURATION).write_text(json.dumps(package.config, indent=4) + "\n")
+        record = {
+            "made_by": f"deltaworks.retarget {__version__}",
+            "source": str(package.source.resolve()),
+            "changes": package.changes,
+        }
+        (fresh / RECORD).write_text(json.dumps(record, indent=4) + "\n")
+        if target.exists():
+            old = target.with_name(f".{target.name}.old-{os.getpid()}")
+            target.rename(old)
+            fresh.rename(target)
+            shutil.rmtree(old)
+        else:
+            fresh.rename(target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def transfer(source: Path, target: Path, link: bool, progress: Progress) -> None:
+    """Links a file, or copies it in pieces; a file system that can shares the copy's blocks."""
+    if link:
+        os.link(source, target)
+        return
+    size, done = source.stat().st_size, 0
+    with source.open("rb", buffering=0) as reader, target.open("wb") as writer:
+        try:
+            while moved := os.copy_file_range(reader.fileno(), writer.fileno(), CHUNK):
+                done += moved
+                progress(source.name, done, size)
+        except OSError:  # no such call between these file systems
+            if done:
+                raise
+            while piece := reader.read(CHUNK):
+                writer.write(piece)
+                done += len(piece)
+                progress(source.name, done, size)

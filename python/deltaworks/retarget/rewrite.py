@@ -1,0 +1,41 @@
+"""A graph of the builder's to one for the CPU."""
+
+from __future__ import annotations
+
+from onnx import ModelProto, TensorProto
+
+from ._refused import Refused
+from .configuration import Config
+from .dynamic_convolution import fuse
+from .graph import Graph
+from .widen import narrow_values, widen
+
+
+def rewrite(part: Config, model: ModelProto, keep_float16: bool) -> list[str]:
+    """Changes the decoder's graph or a drafter's; what it changed."""
+    aux = part["inputs"].get("aux_hidden_states")  # of a drafter: what the decoder hands it
+    if aux is None:
+        return keep(part, model) if keep_float16 else widened(model)
+    changes = []
+    if convolutions := fuse(model.graph):
+        model.opset_import.add(domain="deltaworks", version=1)
+        changes.append(f"{convolutions} dynamic convolutions, now deltaworks::DFlash2DynamicConv")
+    # Its own type is bfloat16, which a CPU cannot multiply, so only its input can stay.
+    return changes + widened(model, frozenset([aux] if keep_float16 else []))
+
+
+def keep(part: Config, model: ModelProto) -> list[str]:
+    graph = Graph(model.graph)
+    if any(graph.element_type(name) == TensorProto.BFLOAT16 for name in narrow_values(model.graph)):
+        raise Refused(
+            [
+                f"{part['filename']} has bfloat16 activations, which ONNX Runtime cannot multiply "
+                "on a CPU: leave out --keep-float16"
+            ]
+        )
+    return ["activations stay float16"]
+
+
+def widened(model: ModelProto, kept: frozenset[str] = frozenset()) -> list[str]:
+    changed = widen(model.graph, kept)
+    return [f"{changed} values of 16 bits, now float32; weights stay as they are stored"]

@@ -1,0 +1,300 @@
+"""deltaworks.retarget: what it changes, what it leaves alone and what it refuses."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import deltaworks
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from deltaworks.retarget import Refused, retarget
+from deltaworks.retarget.dynamic_convolution import fuse
+from deltaworks.retarget.widen import widen
+from genai import PACKAGES, change_configuration
+from onnx import TensorProto, helper
+
+SOURCE = PACKAGES / "paged/float16"
+LIBRARY = "libdeltaworks_onnxruntime.so"
+
+
+def digests(folder):
+    return {
+        path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in folder.iterdir()
+    }
+
+
+def graph_of(path):
+    return onnx.load(path, load_external_data=False).graph
+
+
+def copy_of(name, folder):
+    shutil.copytree(PACKAGES / name, folder)
+    return folder
+
+
+def change_graph(path, change):
+    model = onnx.load(path, load_external_data=False)
+    change(model.graph)
+    path.write_bytes(model.SerializeToString())
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "deltaworks.retarget", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_source_stays_and_a_second_run_changes_nothing(tmp_path):
+    source, target = copy_of("paged/float16", tmp_path / "source"), tmp_path / "target"
+    before = digests(source)
+    first = retarget(source, target)
+    written = {name: digest for name, (digest, _) in digests(target).items()}
+    assert retarget(source, target) == first
+    assert {name: digest for name, (digest, _) in digests(target).items()} == written
+    assert digests(source) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "target"}
+
+
+def test_the_configuration_is_for_the_cpu(tmp_path):
+    retarget(SOURCE, tmp_path / "target", cache_bytes=1 << 20, max_batch_size=5)
+    config = json.loads((tmp_path / "target/genai_config.json").read_text())
+    for part in ("decoder", "dflash2"):
+        options = config["model"][part]["session_options"]
+        assert options.pop("log_id", None) == ("onnxruntime-genai" if part == "decoder" else None)
+        assert options == {"provider_options": [], "custom_ops_library": LIBRARY}
+        assert "shared_initializers" not in config["model"][part]
+    # 1 cache of the decoder and 2 of the drafter, float32, for keys and values of 32 numbers.
+    blocks = (1 << 20) // (16 * 3 * 2 * 32 * 4)
+    expected = {"block_size": 16, "max_batch_size": 5, "num_blocks": blocks}
+    assert config["engine"]["dynamic_batching"] == expected
+    library = (tmp_path / "target" / LIBRARY).read_bytes()
+    with open(deltaworks.onnxruntime_library(), "rb") as file:
+        assert library == file.read()
+
+
+def test_activations_are_float32_and_weights_stay_as_they_are_stored(tmp_path):
+    retarget(SOURCE, tmp_path / "target")
+    narrow = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    for name in ("model.onnx", "dflash2.onnx"):
+        source, target = graph_of(SOURCE / name), graph_of(tmp_path / "target" / name)
+        for value in (*target.input, *target.output):
+            assert value.type.tensor_type.elem_type not in narrow
+        stored = {tensor.name: tensor for tensor in source.initializer}
+        kept = [tensor for tensor in target.initializer if tensor.external_data]
+        assert kept and all(tensor == stored[tensor.name] for tensor in kept)
+        data = f"{name}.data"
+        assert (tmp_path / "target" / data).read_bytes() == (SOURCE / data).read_bytes()
+
+
+def test_keep_float16_leaves_the_decoder_and_what_it_hands_the_drafter(tmp_path):
+    retarget(SOURCE, tmp_path / "target", keep_float16=True)
+    assert graph_of(tmp_path / "target/model.onnx") == graph_of(SOURCE / "model.onnx")
+    inputs = graph_of(tmp_path / "target/dflash2.onnx").input
+    types = {value.name: value.type.tensor_type.elem_type for value in inputs}
+    assert types["aux_hidden_states"] == TensorProto.FLOAT16
+    assert types["past_key_values.0.key"] == TensorProto.FLOAT
+
+
+def split_norms(graph):
+    """Two nodes for a sum with a norm, which rounds otherwise than the two do."""
+    nodes = []
+    for node in graph.node:
+        if node.op_type == "SkipSimplifiedLayerNormalization":
+            total = node.output[3] if len(node.output) > 3 else f"{node.name}/sum"
+            nodes.append(helper.make_node("Add", node.input[:2], [total]))
+            norm = helper.make_node(
+                "SimplifiedLayerNormalization", [total, node.input[2]], node.output[:1], axis=-1
+            )
+            norm.attribute.extend(node.attribute)
+            nodes.append(norm)
+        else:
+            nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def drafter_session(folder, name, rewrite):
+    """Of the builder's drafter in float32, after `rewrite`."""
+    model = onnx.load(SOURCE / "dflash2.onnx", load_external_data=False)
+    rewrite(model.graph)
+    widen(model.graph)
+    model.opset_import.add(domain="deltaworks", version=1)
+    (folder / name).write_bytes(model.SerializeToString())
+    for data in ("model.onnx.data", "dflash2.onnx.data"):
+        shutil.copyfile(SOURCE / data, folder / data)
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(deltaworks.onnxruntime_library())
+    # The next level would fuse the sums and norms again.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return onnxruntime.InferenceSession(folder / name, options), model.graph
+
+
+def drafter_feeds(lanes, block=8, context=5):
+    rng = np.random.default_rng()
+    tokens = lanes * (block + context)
+    lane, position = np.divmod(np.arange(tokens), block + context)
+    # A lane's tokens are its context, then its block; the rows are all blocks, then all contexts.
+    is_block = position >= context
+    rows = np.where(
+        is_block, lane * block + position - context, lanes * block + lane * context + position
+    )
+    feeds = {
+        "aux_hidden_states": rng.standard_normal((lanes * context, 64)).astype(np.float32),
+        "input_ids": rng.integers(0, 136, lanes * block),
+        "q_row_map": np.where(is_block, rows, 0).astype(np.int32),
+        "qkv_row_map": rows.astype(np.int32),
+        "block_row_index": np.flatnonzero(is_block).astype(np.int32),
+        "cumulative_sequence_lengths": np.arange(0, tokens + 1, block + context, dtype=np.int32),
+        "past_sequence_lengths": np.zeros(lanes, np.int32),
+        "block_table": np.arange(lanes, dtype=np.int32)[:, None],
+        "attention_metadata": np.array([block + context, block + context, 0], np.int32),
+    }
+    for layer in range(2):
+        for part in ("key", "value"):
+            name = f"past_key_values.{layer}.{part}"
+            feeds[name] = np.zeros((lanes, 16, 1, 32), np.float32)
+    return feeds
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_the_fused_convolutions_give_the_bits_of_the_plain_nodes(tmp_path, lanes):
+    plain, plain_graph = drafter_session(tmp_path, "plain.onnx", split_norms)
+    fused, graph = drafter_session(tmp_path, "fused.onnx", fuse)
+    operators = Counter(node.op_type for node in graph.node)
+    assert operators["DFlash2DynamicConv"] == 8 and operators["Mod"] == 0
+    assert operators["SkipSimplifiedLayerNormalization"] == 0
+    assert len(graph.node) < len(plain_graph.node) - 8 * 10
+    names = [output.name for output in plain.get_outputs()]
+    feeds = drafter_feeds(lanes)
+    for name, expected, actual in zip(
+        names, plain.run(names, feeds), fused.run(names, feeds), strict=True
+    ):
+        assert expected.size and np.array_equal(actual, expected), name
+
+
+def test_convolutions_of_another_form_stay():
+    graph = graph_of(SOURCE / "dflash2.onnx")
+    cut = next(node for node in graph.node if node.name.endswith("shift1/Slice"))
+    cut.input[2] = cut.input[1]  # ends where it begins
+    assert fuse(graph) == 6
+    assert cut.name in [node.name for node in graph.node]
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda c: c["engine"].clear(), "use_paged_attention=true"),
+        (lambda c: c["model"].update(mtp={"filename": "mtp.onnx"}), "exclude_mtp=true"),
+        (lambda c: c["model"].update(decoder={}), "no model.decoder.filename"),
+        (lambda c: c["model"]["decoder"].update(filename="other.onnx"), "other.onnx is missing"),
+        (
+            lambda c: c["model"]["decoder"]["shared_initializers"][0].update(offset="0"),
+            "does not share the weight lm_head.MatMul.weight",
+        ),
+    ],
+    ids=["dense", "mtp", "no decoder", "no graph", "shared"],
+)
+def test_a_configuration_that_it_cannot_serve(tmp_path, change, reason):
+    source = copy_of("paged/float16", tmp_path / "source")
+    change_configuration(source, change)
+    with pytest.raises(Refused, match=reason):
+        retarget(source, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def set_attribute(operator, name, value):
+    def change(graph):
+        for node in graph.node:
+            if node.op_type == operator:
+                kept = [a for a in node.attribute if a.name != name]
+                del node.attribute[:]
+                node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (
+            set_attribute("PagedAttention", "k_quant_type", "PER_TENSOR"),
+            'node "/model/layers.3/attn/PagedAttention": PagedAttention: k_quant_type',
+        ),
+        (
+            set_attribute("GatedDeltaNet", "update_rule", "other"),
+            'linear_attn/GatedDeltaNet" and 2 more like it: GatedDeltaNet: update_rule is "other", '
+            "expected one of",
+        ),
+        (
+            set_attribute("MatMulNBits", "bits", 3),
+            "MatMul_Q4.*ONNX Runtime .* does not run it on the CPU: ",
+        ),
+        (
+            set_attribute("MatMulNBits", "weight_prepacked", 1),
+            "weight_prepacked is 1, a layout for GPUs.*matmulnbits_weights_prepacked=0",
+        ),
+        (
+            set_attribute("QMoE", "weights_prepacked", -1),
+            "weights_prepacked is -1, a layout for GPUs.*qmoe_weights_prepacked=0",
+        ),
+    ],
+    ids=["paged attention", "delta net", "bits", "prepacked", "prepacked experts"],
+)
+def test_a_node_that_would_not_run_is_named_with_the_reason(tmp_path, change, reason):
+    source = copy_of("moe/int4", tmp_path / "source")
+    change_graph(source / "model.onnx", change)
+    with pytest.raises(Refused, match=reason):
+        retarget(source, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_folders_that_it_leaves_alone(tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "mine.txt").write_text("mine")
+    with pytest.raises(Refused, match="was not made by this tool"):
+        retarget(SOURCE, target)
+    assert [path.name for path in target.iterdir()] == ["mine.txt"]
+    source = copy_of("paged/int4", tmp_path / "source")
+    for inside in (source, source / "cpu", tmp_path):
+        with pytest.raises(Refused, match="lie in each other"):
+            retarget(source, inside)
+    retarget(source, tmp_path / "cpu")
+    with pytest.raises(Refused, match="is for the CPU already"):
+        retarget(tmp_path / "cpu", tmp_path / "again")
+    with pytest.raises(Refused, match="has no genai_config.json"):
+        retarget(target, tmp_path / "again")
+
+
+def test_links_share_the_weights(tmp_path):
+    source = copy_of("paged/int4", tmp_path / "source")
+    retarget(source, tmp_path / "target", link=True)
+    data = "model.onnx.data"
+    assert (source / data).samefile(tmp_path / "target" / data)
+    assert not (source / "model.onnx").samefile(tmp_path / "target/model.onnx")
+
+
+def test_the_command_line(tmp_path):
+    done = run(SOURCE, tmp_path / "target")
+    assert done.returncode == 0 and done.stderr == ""
+    assert "8 dynamic convolutions, now deltaworks::DFlash2DynamicConv" in done.stdout
+    assert done.stdout.endswith("is ready for the CPU\n")
+    refused = run(PACKAGES / "dense/int4", tmp_path / "other")
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert "use_paged_attention=true" in refused.stderr and "Traceback" not in refused.stderr
+    assert run(SOURCE).returncode == 2
+
+
+def test_without_onnx_it_says_what_to_install(tmp_path):
+    code = (
+        "import runpy, sys; sys.modules['onnx'] = None; sys.argv[1:] = ['a', 'b'];"
+        "runpy.run_module('deltaworks.retarget', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'deltaworks[retarget]'" in done.stderr and "Traceback" not in done.stderr
