@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# From random checkpoints of transformers through the stock model builder and deltaworks.retarget to
+# GenAI's Engine on the CPU, against what transformers decodes. CI runs the same tests on packages
+# that lie in onnxruntime/tests/data, since this needs PyTorch: 6 GB in an environment of its own,
+# .cache/genai. Minutes; sets up first.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if (($#)); then
+  echo "usage: scripts/test_genai.sh     (no arguments; PYTHON=/path/to/python3 chooses the interpreter)"
+  [[ $1 == -h || $1 == --help ]] && exit 0
+  exit 2
+fi
+
+scripts/setup.sh
+results=$root/build/test-results
+packages=$root/build/genai
+mkdir -p "$results"
+rm -f "$results"/genai-*.xml
+tested=$venv
+venv=$root/.cache/genai
+virtual_environment
+python_packages requirements-genai.txt
+quietly genai-packages "building packages of random checkpoints in ${packages#"$root"/}" \
+  "$venv/bin/python" tools/package/tiny_packages.py "$packages"
+venv=$tested
+
+status=0
+for tests in python/tests/test_retarget.py python/tests/test_retarget_engine.py \
+  onnxruntime/tests/test_dense_packages.py; do
+  suite=genai-$(basename "$tests" .py)
+  logged "$suite" "$tests on these packages" env "DELTAWORKS_PACKAGES=$packages" \
+    "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml "$results/$suite.xml" "$tests" ||
+    status=1
+  [[ -f $results/$suite.xml ]] || tail -n 40 ".cache/logs/$suite.log"
+done
+say "results (more in .cache/logs)"
+"$venv/bin/python" scripts/test_summary.py "$results"/genai-*.xml || status=1
+exit "$status"
