@@ -1,10 +1,11 @@
 """Three requests at once in ONNX Runtime GenAI's Engine on a CPU, then one with drafts.
 
 The stock Engine batches and verifies; the operators that a hybrid model needs come from
-libdeltaworks_onnxruntime.so, which genai_config.json names as custom_ops_library.
+libdeltaworks_onnxruntime.so, which genai_config.json names as custom_ops_library. Any package that
+deltaworks.retarget has made will do (docs/genai.md); without --model it is the demonstration model.
 
     .venv/bin/python examples/genai_engine.py
-    .venv/bin/python examples/genai_engine.py --prompt $'[play]\\nHAMLET.' --max-tokens 80
+    .venv/bin/python examples/genai_engine.py --model FOLDER --prompt 'Once upon a time'
 """
 
 import argparse
@@ -22,8 +23,10 @@ PROMPTS = (
     "[scripture]\n1 And it came to pass",
     "[dictionary]\nlantern (noun): ",
 )
-END_OF_DOCUMENT = 256  # also begins one; smaller ids are bytes
+DEMO = ROOT / "models/demo"
+END_OF_DOCUMENT = 256  # of the demonstration model; also begins one
 MAX_DRAFTS = 7
+LIBRARY = "libdeltaworks_onnxruntime.so"
 
 
 def lookup(tokens: list[int], limit: int) -> list[int]:
@@ -36,11 +39,10 @@ def lookup(tokens: list[int], limit: int) -> list[int]:
 
 
 def generate(
-    engine: og.Engine, prompts: list[str], max_tokens: int, *, drafts: bool = False
+    engine: og.Engine, prompts: list[list[int]], max_tokens: int, *, drafts: bool = False
 ) -> tuple[list[list[int]], int]:
     """Greedy continuations of all prompts in one batch, and the steps that the Engine took."""
-    texts = [[END_OF_DOCUMENT, *prompt.encode()] for prompt in prompts]
-    starts = [len(text) for text in texts]
+    texts = [list(prompt) for prompt in prompts]
     requests = []
     for text in texts:
         request = engine.create_request()
@@ -50,26 +52,25 @@ def generate(
         options.set_min_generated_tokens(0)  # drafts are not looked at before this many tokens
         request.begin_turn(np.array(text, np.int32), options)
         requests.append(request)
+    limit = min(MAX_DRAFTS, engine.max_draft_tokens_per_proposal())  # 0: the model captures nothing
     events = engine.create_event_buffer(4 * MAX_DRAFTS * len(requests))
     steps = 0
     while engine.has_pending_requests():
-        for request, text, start in zip(requests, texts, starts, strict=True):
-            left = max_tokens - (len(text) - start) - 1  # the step itself yields one token
-            proposal = lookup(text, min(MAX_DRAFTS, left)) if drafts and len(text) > start else []
+        for request, text, prompt in zip(requests, texts, prompts, strict=True):
+            left = max_tokens - (len(text) - len(prompt)) - 1  # the step itself yields one token
+            has_begun = len(text) > len(prompt)
+            proposal = lookup(text, min(limit, left)) if drafts and has_begun else []
             if proposal:
                 request.set_draft_tokens(np.array(proposal, np.int32))
         for event in engine.run(events):
-            index = requests.index(event.request)
             if event.flags & og.EngineEventFlags.FAILED:
-                raise RuntimeError(f"request {index} failed: error {event.error_code}")
+                raise RuntimeError(f"a request failed: error {event.error_code}")
             if event.flags & og.EngineEventFlags.TOKEN:
-                texts[index].append(int(event.token))
+                texts[requests.index(event.request)].append(int(event.token))
+            if event.flags & og.EngineEventFlags.TURN_FINISHED:
+                event.request.close()  # gives its place in the batch and its cache to others
         steps += 1
-    return [text[start:] for text, start in zip(texts, starts, strict=True)], steps
-
-
-def text_of(tokens: list[int]) -> str:
-    return bytes(t for t in tokens if t < END_OF_DOCUMENT).decode(errors="replace")
+    return [text[len(p) :] for text, p in zip(texts, prompts, strict=True)], steps
 
 
 def positive(text: str) -> int:
@@ -79,24 +80,39 @@ def positive(text: str) -> int:
     return number
 
 
+def load(folder: pathlib.Path, library_folder: pathlib.Path) -> og.Model:
+    if not (folder / "genai_config.json").exists():
+        sys.exit(f"{folder} has no genai_config.json: name a model's folder with --model")
+    if not (folder / LIBRARY).exists():  # GenAI looks for it there, or in the current folder
+        if not (library_folder / LIBRARY).exists():
+            sys.exit(f"{library_folder / LIBRARY} is missing: run scripts/setup.sh")
+        os.chdir(library_folder)
+    return og.Model(str(folder))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/demo")
-    parser.add_argument("--library-folder", type=pathlib.Path, default=ROOT / "build/release/lib")
+    parser.add_argument("--model", type=pathlib.Path, default=DEMO)
+    parser.add_argument(
+        "--library-folder",
+        type=pathlib.Path,
+        default=ROOT / "build/release/lib",
+        help="of the library, where the model's folder has it not",
+    )
     parser.add_argument("--prompt", action="append", help="instead of the three built in; repeats")
+    parser.add_argument(
+        "--begin", type=int, help="token before each prompt (the demonstration model needs 256)"
+    )
     parser.add_argument("--max-tokens", type=positive, default=120)
     parser.add_argument("--json", action="store_true", help="tokens and steps for programs")
     args = parser.parse_args()
-    library = args.library_folder / "libdeltaworks_onnxruntime.so"
-    if not library.exists():
-        sys.exit(f"{library} is missing: run scripts/setup.sh, or name its folder")
-    model_folder = args.model.resolve()
-    if not (model_folder / "genai_config.json").exists():
-        sys.exit(f"{model_folder} has no genai_config.json: name a model's folder with --model")
-    os.chdir(args.library_folder)  # GenAI looks for the library here or in the model's folder
-    engine = og.Engine(og.Model(str(model_folder)))
+    model = load(args.model.resolve(), args.library_folder)
+    engine, tokenizer = og.Engine(model), og.Tokenizer(model)
+    is_demo = args.model.resolve() == DEMO
+    begin = [END_OF_DOCUMENT] if is_demo else [] if args.begin is None else [args.begin]
+    texts = args.prompt or list(PROMPTS)
+    prompts = [begin + [int(token) for token in tokenizer.encode(text)] for text in texts]
 
-    prompts = args.prompt or list(PROMPTS)
     batch, batch_steps = generate(engine, prompts, args.max_tokens)
     drafted, drafted_steps = generate(engine, prompts[:1], args.max_tokens, drafts=True)
     if args.json:
@@ -108,9 +124,9 @@ def main() -> None:
         }
         print(json.dumps(result))
         return
-    for prompt, tokens in zip(prompts, batch, strict=True):
-        print(f"--- {prompt}{text_of(tokens)}")
-    same = "the same bytes" if drafted[0] == batch[0] else "OTHER BYTES"
+    for text, tokens in zip(texts, batch, strict=True):
+        print(f"--- {text}{tokenizer.decode(np.array(tokens, np.int32))}")
+    same = "the same tokens" if drafted[0] == batch[0] else "OTHER TOKENS"
     print(f"{len(prompts)} requests at once: {batch_steps} steps")
     print(f"the first one with drafts: {drafted_steps} steps, {same}")
 
