@@ -158,62 +158,92 @@ HWY_INLINE void exp_all(float* x, std::int64_t size) {
   }
 }
 
-// Keys, first queries and gates of a block's tokens.
+// Key, first query and gates of a block's token into `vectors`. Its decay, where it has one for all keys, is
+// the factor's logarithm still.
 template <class T, class S>
-void load_tokens(const Head<T, S>& head, Scratch& s) {
+void load_token(const Head<T, S>& head, std::int64_t t, float* vectors, Token& token) {
   const Geometry& g = head.g;
-  const bool per_key = g.decays && g.decay_per_key;
   const auto size = static_cast<std::size_t>(g.key_dim);
-  float factor[kMaxBlock];
-  std::fill_n(factor, kMaxBlock, 1.0f);
-  for (std::int64_t t = 0; t < head.count; ++t) {
-    Token& token = s.token[t];
-    const std::int64_t at = head.first + t;
-    float* const key = s.vectors + t * (per_key ? 3 : 2) * g.key_dim;
-    convert(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), key, size);
-    token.key = key;
-    load_query(head, t, 0, key + g.key_dim, token);
-    token.decays = nullptr;
-    if (per_key) {
-      float* const decays = key + 2 * g.key_dim;
-      convert(&(*head.args.decay)(head.b, at, head.h * g.key_dim), decays, size);
-      exp_all(decays, g.key_dim);
-      token.decays = decays;
-    } else if (g.decays) {
-      factor[t] = to_float((*head.args.decay)(head.b, at, head.h));
-    }
-    token.beta =
-        g.recalls ? to_float((*head.args.beta)(head.b, at, g.beta_per_head ? head.h : 0)) : 1.0f;
+  const std::int64_t at = head.first + t;
+  convert(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), vectors, size);
+  token.key = vectors;
+  load_query(head, t, 0, vectors + g.key_dim, token);
+  token.decays = nullptr;
+  token.factor = 0;
+  if (g.decays && g.decay_per_key) {
+    float* const decays = vectors + 2 * g.key_dim;
+    convert(&(*head.args.decay)(head.b, at, head.h * g.key_dim), decays, size);
+    exp_all(decays, g.key_dim);
+    token.decays = decays;
+  } else if (g.decays) {
+    token.factor = to_float((*head.args.decay)(head.b, at, head.h));
   }
-  if (g.decays && !per_key) exp_all(factor, head.count);
-  for (std::int64_t t = 0; t < head.count; ++t) s.token[t].factor = factor[t];
+  token.beta =
+      g.recalls ? to_float((*head.args.beta)(head.b, at, g.beta_per_head ? head.h : 0)) : 1.0f;
+}
+
+// Floats of a token's vectors.
+std::int64_t vector_floats(const Geometry& g) {
+  return (g.decays && g.decay_per_key ? 3 : 2) * g.key_dim;
 }
 
 template <class T, class S>
-void run_alone(const Head<T, S>& head, const S* from, S* to, Scratch& s) {
-  const Geometry& g = head.g;
-  for (std::int64_t v = 0; v < g.value_dim; v += kAlone) {
-    const Columns columns{v, std::min(kAlone, g.value_dim - v), g.value_dim};
-    const auto count = static_cast<std::size_t>(columns.count);
-    const std::int64_t padded = (columns.count + kFlatLanes - 1) / kFlatLanes * kFlatLanes;
-    const FlatSums sums{s.state, padded};
-    float* const change = s.value;
-    convert(head.value(0) + v, change, count);
-    std::fill(change + columns.count, change + padded, 0.0f);
-    const S* const soon = from == to ? nullptr : to + v;
-    sum_state(from + v, soon, columns, g.key_dim, s.token[0], sums);
-    finish_alone<true>(s.token[0], g.recalls, head.scale, padded, sums, change);
-    convert(sums.queried(0), head.output(0, 0) + v, count);
-    for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
-      Token further = s.token[0];
-      load_query(head, 0, query, s.vectors + kVectorFloats - g.key_dim, further);
-      sum_state<S>(from + v, nullptr, columns, g.key_dim, further, sums);
-      finish_alone<false>(further, g.recalls, head.scale, padded, sums, change);
-      convert(sums.queried(0), head.output(0, query) + v, count);
-    }
-    const auto update = columns.count == padded ? update_state<true, S> : update_state<false, S>;
-    update(from + v, to + v, columns, g.key_dim, s.token[0], change);
+void load_tokens(const Head<T, S>& head, Scratch& s) {
+  const std::int64_t floats = vector_floats(head.g);
+  float factor[kMaxBlock];
+  for (std::int64_t t = 0; t < head.count; ++t) {
+    load_token(head, t, s.vectors + t * floats, s.token[t]);
+    factor[t] = s.token[t].factor;
   }
+  exp_all(factor, head.count);
+  for (std::int64_t t = 0; t < head.count; ++t) s.token[t].factor = factor[t];
+}
+
+// The sums of a block of columns are there: the token's change and the outputs of all queries.
+template <class T, class S>
+void finish_block(const Head<T, S>& head, const AloneBlock<S>& block, std::int64_t first,
+                  const FlatSums& sums, float* change, Scratch& s) {
+  const Geometry& g = head.g;
+  finish_alone(block.token, g.recalls, head.scale, block.count, sums, head.value(0) + first, change,
+               head.output(0, 0) + first);
+  for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
+    AloneBlock<S> further = block;
+    load_query(head, 0, query, s.vectors + kVectorFloats - g.key_dim, further.token);
+    pass<true, false>(further, further, g.key_dim, sums);
+    finish_alone<T>(further.token, g.recalls, head.scale, block.count, sums, nullptr, change,
+                    head.output(0, query) + first);
+  }
+}
+
+// A single token over the states of some heads: a block of columns is updated while the next is summed.
+template <class T, class S>
+void run_alone(Head<T, S>& head, std::int64_t heads, Scratch& s) {
+  const Geometry& g = head.g;
+  const std::int64_t size = g.key_dim * g.value_dim;
+  AloneBlock<S> before{};
+  std::int64_t turn = 0;
+  for (const std::int64_t end = head.h + heads; head.h < end; ++head.h) {
+    const S* const from = head.args.past_state->row(head.b) + head.h * size;
+    S* const to = head.args.present_state.row(head.b) + head.h * size;
+    // Two heads' tokens are in use at a time.
+    Token& token = s.token[head.h % 2];
+    load_token(head, 0, s.vectors + head.h % 2 * vector_floats(g), token);
+    exp_all(&token.factor, 1);
+    for (std::int64_t v = 0; v < g.value_dim; v += kAlone, ++turn) {
+      float* const change = s.value + turn % 2 * kAlone;
+      const AloneBlock<S> block{from + v,    to + v, std::min(kAlone, g.value_dim - v),
+                                g.value_dim, token,  change};
+      const FlatSums sums{s.state, (block.count + kFlatLanes - 1) / kFlatLanes * kFlatLanes};
+      if (turn == 0) {
+        pass<true, false>(block, block, g.key_dim, sums);
+      } else {
+        pass<true, true>(block, before, g.key_dim, sums);
+      }
+      finish_block(head, block, v, sums, change, s);
+      before = block;
+    }
+  }
+  pass<false, true>(before, before, g.key_dim, FlatSums{});
 }
 
 template <class P, class T, class S>
@@ -232,10 +262,6 @@ void run_columns(Head<T, S>& head, std::int64_t longest, Scratch& s) {
     head.count = std::min(longest, g.length - first);
     load_tokens(head, s);
   };
-  if (g.length == 1 && from != nullptr) {
-    take(0);
-    return run_alone(head, from, to, s);
-  }
   // Zeros, where there is no state to read.
   const auto clear = [&] {
     if (from == nullptr) std::fill_n(s.state, g.key_dim * P::kWidth, 0.0f);
@@ -276,17 +302,11 @@ void hand_on(const Head<T, S>& head) {
 }
 
 template <class T, class S>
-void run_head(const LinearAttentionArgs<T, S>& args, const Geometry& g, std::int64_t b,
-              std::int64_t h) noexcept {
-  const float scale =
-      args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim));
-  Head<T, S> head{args, g, b, h, 0, 0, scale};
+void run_head(Head<T, S>& head, Scratch& s) {
+  const Geometry& g = head.g;
   if (g.length == 0) return hand_on(head);
-  Scratch s;
   // The last vector is for further queries.
-  const std::int64_t vectors = g.decays && g.decay_per_key ? 3 : 2;
-  const std::int64_t longest =
-      std::min(kMaxBlock, (kVectorFloats - g.key_dim) / (vectors * g.key_dim));
+  const std::int64_t longest = std::min(kMaxBlock, (kVectorFloats - g.key_dim) / vector_floats(g));
   if (g.key_dim * Wide::kWidth <= kPanelFloats) {
     run_columns<Wide>(head, longest, s);
   } else {
@@ -294,10 +314,20 @@ void run_head(const LinearAttentionArgs<T, S>& args, const Geometry& g, std::int
   }
 }
 
-void head_task(const cpu::LinearAttentionAnyArgs& args, const Geometry& g, std::int64_t task) {
-  std::visit(
-      [&](const auto* typed) { run_head(*typed, g, task / g.kv_num_heads, task % g.kv_num_heads); },
-      args);
+template <class T, class S>
+void run_heads(const LinearAttentionArgs<T, S>& args, const Geometry& g, std::int64_t b,
+               std::int64_t h, std::int64_t heads) noexcept {
+  const float scale =
+      args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim));
+  Head<T, S> head{args, g, b, h, 0, 1, scale};
+  Scratch s;
+  if (g.length == 1 && args.past_state) return run_alone(head, heads, s);
+  for (; head.h < h + heads; ++head.h) run_head(head, s);
+}
+
+void heads_task(const cpu::LinearAttentionAnyArgs& args, const Geometry& g, std::int64_t b,
+                std::int64_t h, std::int64_t heads) {
+  std::visit([&](const auto* typed) { run_heads(*typed, g, b, h, heads); }, args);
 }
 
 }  // namespace
@@ -308,7 +338,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace deltaworks {
 
-HWY_EXPORT(head_task);
+HWY_EXPORT(heads_task);
 
 namespace cpu {
 
@@ -316,8 +346,16 @@ template <class T, class S>
 void linear_attention(const Cpu& device, const contract::LinearAttentionGeometry& geometry,
                       const LinearAttentionArgs<T, S>& args) noexcept {
   const LinearAttentionAnyArgs any = &args;
-  device.parallel_for(geometry.sequences * geometry.kv_num_heads, [&](std::int64_t task) {
-    HWY_DYNAMIC_DISPATCH(head_task)(any, geometry, task);
+  // One token: some heads together, since the update of one goes with the sums of the next.
+  constexpr std::int64_t kAloneFloats = 1 << 16;
+  const std::int64_t heads = geometry.kv_num_heads, size = geometry.key_dim * geometry.value_dim;
+  const std::int64_t per_task =
+      geometry.length == 1 ? std::clamp<std::int64_t>(kAloneFloats / size, 1, heads) : 1;
+  const std::int64_t tasks = (heads + per_task - 1) / per_task;
+  device.parallel_for(geometry.sequences * tasks, [&](std::int64_t task) {
+    const std::int64_t h = task % tasks * per_task;
+    HWY_DYNAMIC_DISPATCH(heads_task)
+    (any, geometry, task / tasks, h, std::min(per_task, heads - h));
   });
 }
 

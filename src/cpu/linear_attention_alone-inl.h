@@ -1,8 +1,9 @@
-// One token over a K-major state in memory.
+// One token over the K-major states of several heads.
 //
-// The state passes once for its sums and once for its update, row after row as it lies in memory, which
-// prefetching follows; what waits in L1 are the sums. Four rows of a partial sum share its way there.
-#include <hwy/cache_control.h>
+// A state passes in blocks of columns, whole rows at key heads of 128. While a block is summed, the one before,
+// whose change is known by then, is updated: the reads of the one and the writes of the other keep the
+// memory busy in both directions (two passes in turn take a fifth longer). What waits in L1 are the sums; four
+// rows of a partial sum share their way there.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -37,32 +38,61 @@ struct FlatSums {
   float* queried(std::int64_t partial) const { return recalled(partial) + padded; }
 };
 
-// Adds rows first, first + 8, … (kCount of them), which share a partial sum. kWhole: columns in whole
-// vectors. `soon` is where the update will write, when that is elsewhere: its lines come along.
+// A block of a state's columns on its way from one place to another, and its token.
+template <class S>
+struct AloneBlock {
+  const S* from;
+  S* to;
+  std::int64_t count, row_stride;
+  Token token;
+  const float* change;
+};
+
+// The shape of a block: kWhole fixes it at kAlone columns that fill their rows. A constant turns the addresses of a
+// block's rows into one.
+template <bool kWhole, class S>
+struct AloneShape {
+  std::int64_t count, row_stride;
+
+  HWY_INLINE explicit AloneShape(const AloneBlock<S>& block)
+      : count(kWhole ? kAlone : block.count), row_stride(kWhole ? kAlone : block.row_stride) {}
+  HWY_INLINE std::size_t lanes_at(std::int64_t v) const {
+    return static_cast<std::size_t>(kWhole ? kFlatLanes : std::min(kFlatLanes, count - v));
+  }
+};
+
+constexpr std::int64_t kChunk = 32;  // rows: four of each partial sum
+
+// Fetches what comes a chunk later into the second-level cache, once a line: the processor's own prefetching does not
+// see through four rows at a time. Into the first level it would push out what is in use, and costs
+// a tenth more.
+template <class S>
+HWY_INLINE void fetch_later(const S* row, std::int64_t row_stride, std::int64_t v) {
+  if (v % (64 / static_cast<std::int64_t>(sizeof(S))) == 0)
+    __builtin_prefetch(row + kChunk * row_stride + v, 0, 2);
+}
+
+// Adds rows first, first + 8, … (kCount of them), which share a partial sum.
 template <int kCount, bool kPerKey, bool kWhole, class S>
-HWY_INLINE void sum_rows(const S* from, const S* soon, const Columns& columns, std::int64_t first,
-                         const Token& token, const FlatSums& sums) {
+HWY_INLINE void sum_rows(const AloneBlock<S>& block, std::int64_t first, const FlatSums& sums) {
   const Flat d;
+  const AloneShape<kWhole, S> shape(block);
   hn::Vec<Flat> k[kCount], q[kCount], a[kCount];
   for (int m = 0; m < kCount; ++m) {
-    k[m] = hn::Set(d, token.key[first + 8 * m]);
-    q[m] = hn::Set(d, token.query[first + 8 * m]);
-    a[m] = kPerKey ? hn::Set(d, token.decays[first + 8 * m]) : hn::Zero(d);
+    k[m] = hn::Set(d, block.token.key[first + 8 * m]);
+    q[m] = hn::Set(d, block.token.query[first + 8 * m]);
+    a[m] = kPerKey ? hn::Set(d, block.token.decays[first + 8 * m]) : hn::Zero(d);
   }
-  float *const recalled = sums.recalled(first % 8), *const queried = sums.queried(first % 8);
-  const std::int64_t stride = 8 * columns.row_stride, count = columns.count;
-  const S* const row = from + first * columns.row_stride;
-  if (soon != nullptr) {
-    for (std::int64_t v = 0; v < count; v += 64 / static_cast<std::int64_t>(sizeof(S))) {
-      for (int m = 0; m < kCount; ++m)
-        hwy::Prefetch(soon + first * columns.row_stride + m * stride + v);
-    }
-  }
-  for (std::int64_t v = 0; v < count; v += kFlatLanes) {
-    const std::size_t n = kWhole ? hn::Lanes(d) : columns.lanes_at(v);
+  const S* const rows = block.from + first * shape.row_stride;
+  const std::int64_t padded = kWhole ? kAlone : sums.padded;
+  float* const recalled = sums.memory + 2 * (first % 8) * padded;
+  float* const queried = recalled + padded;
+  for (std::int64_t v = 0; v < shape.count; v += kFlatLanes) {
     auto r = hn::Load(d, recalled + v), p = hn::Load(d, queried + v);
     for (int m = 0; m < kCount; ++m) {
-      auto x = load_float_n(d, row + m * stride + v, n);
+      const S* const row = rows + 8 * m * shape.row_stride;
+      fetch_later(row, shape.row_stride, v);
+      auto x = load_float_n(d, row + v, shape.lanes_at(v));
       if constexpr (kPerKey) x = hn::Mul(a[m], x);
       r = hn::MulAdd(x, k[m], r);
       p = hn::MulAdd(x, q[m], p);
@@ -72,76 +102,105 @@ HWY_INLINE void sum_rows(const S* from, const S* soon, const Columns& columns, s
   }
 }
 
-// Leaves Sᵀ k in sums.recalled(0) and Sᵀ q in sums.queried(0).
+// The update of a block; its changes stay in registers where there are enough.
 template <bool kPerKey, bool kWhole, class S>
-HWY_NOINLINE void sum_state(const S* from, const S* soon, const Columns& columns,
-                            std::int64_t key_dim, const Token& token, const FlatSums& sums) {
-  const Flat d;
-  std::fill_n(sums.memory, 16 * sums.padded, 0.0f);
-  std::int64_t i = 0;
-  for (; i + 32 <= key_dim; i += 32) {
-    for (int j = 0; j < 8; ++j)
-      sum_rows<4, kPerKey, kWhole>(from, soon, columns, i + j, token, sums);
+class AloneUpdate {
+ public:
+  HWY_INLINE explicit AloneUpdate(const AloneBlock<S>& block) : block_(block), shape_(block) {
+    factor_ = hn::Set(Flat(), block.token.factor);
+    for (std::int64_t v = 0; v < kAlone; v += kFlatLanes)
+      change_[v / kFlatLanes] = hn::Load(Flat(), block.change + v);
   }
-  for (; i < key_dim; ++i) sum_rows<1, kPerKey, kWhole>(from, soon, columns, i, token, sums);
-  for (std::int64_t v = 0; v < 2 * sums.padded; v += kFlatLanes) {
-    const auto of = [&](int partial) HWY_ATTR { return hn::Load(d, sums.recalled(partial) + v); };
-    const auto even = hn::Add(hn::Add(of(0), of(4)), hn::Add(of(2), of(6)));
-    const auto odd = hn::Add(hn::Add(of(1), of(5)), hn::Add(of(3), of(7)));
-    hn::Store(hn::Add(even, odd), d, sums.memory + v);
-  }
-}
 
-template <class S>
-HWY_INLINE void sum_state(const S* from, const S* soon, const Columns& columns,
-                          std::int64_t key_dim, const Token& token, const FlatSums& sums) {
-  const bool whole = columns.count == sums.padded, per_key = token.decays != nullptr;
-  const auto run = per_key ? (whole ? sum_state<true, true, S> : sum_state<true, false, S>)
-                           : (whole ? sum_state<false, true, S> : sum_state<false, false, S>);
-  run(from, soon, columns, key_dim, token, sums);
-}
-
-template <bool kWhole, class S>
-HWY_NOINLINE void update_state(const S* from, S* to, const Columns& columns, std::int64_t key_dim,
-                               const Token& token, const float* change) {
-  const Flat d;
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(S));
-  const std::int64_t count = columns.count;
-  const S* const next = from + key_dim * columns.row_stride;  // the next head
-  for (std::int64_t i = 0; i < key_dim; ++i) {
-    const std::int64_t offset = i * columns.row_stride;
-    const auto k = hn::Set(d, token.key[i]);
-    const auto a = hn::Set(d, token.decays ? token.decays[i] : token.factor);
-    for (std::int64_t v = 0; v < count; v += kLine) hwy::Prefetch(next + offset + v);
-    for (std::int64_t v = 0; v < count; v += kFlatLanes) {
-      const std::size_t n = kWhole ? hn::Lanes(d) : columns.lanes_at(v);
-      const auto decayed = hn::Mul(a, load_float_n(d, from + offset + v, n));
-      const auto updated = hn::Add(decayed, hn::Mul(k, hn::Load(d, change + v)));
-      store_float_n(updated, d, to + offset + v, n);
+  HWY_INLINE void rows(std::int64_t first, std::int64_t count) const {
+    const Flat d;
+    for (std::int64_t i = first; i < first + count; ++i) {
+      const S* const from = block_.from + i * shape_.row_stride;
+      S* const to = block_.to + i * shape_.row_stride;
+      const auto k = hn::Set(d, block_.token.key[i]);
+      const auto a = kPerKey ? hn::Set(d, block_.token.decays[i]) : factor_;
+      for (std::int64_t v = 0; v < shape_.count; v += kFlatLanes) {
+        // A store that waits for its line holds up those behind it.
+        if (block_.from != block_.to) fetch_later(to, shape_.row_stride, v);
+        const std::size_t n = shape_.lanes_at(v);
+        const auto decayed = hn::Mul(a, load_float_n(d, from + v, n));
+        store_float_n(hn::Add(decayed, hn::Mul(k, change_[v / kFlatLanes])), d, to + v, n);
+      }
     }
   }
+
+ private:
+  AloneBlock<S> block_;
+  AloneShape<kWhole, S> shape_;
+  hn::Vec<Flat> factor_, change_[kAlone / kFlatLanes];
+};
+
+// Sums one block (kSum) and updates another one (kUpdate).
+template <bool kSum, bool kUpdate, bool kPerKey, bool kWhole, class S>
+HWY_NOINLINE void pass(const AloneBlock<S> summed, const AloneBlock<S> updated,
+                       std::int64_t key_dim, const FlatSums sums) {
+  const AloneUpdate<kPerKey, kWhole, S> update(updated);
+  if constexpr (kSum) std::fill_n(sums.memory, 16 * sums.padded, 0.0f);
+  std::int64_t i = 0;
+  for (; i + kChunk <= key_dim; i += kChunk) {
+    for (int j = 0; j < 8; ++j) {
+      if constexpr (kSum) sum_rows<4, kPerKey, kWhole>(summed, i + j, sums);
+      if constexpr (kUpdate) update.rows(i + 4 * j, 4);
+    }
+  }
+  for (; i < key_dim; ++i) {
+    if constexpr (kSum) sum_rows<1, kPerKey, kWhole>(summed, i, sums);
+    if constexpr (kUpdate) update.rows(i, 1);
+  }
 }
 
-// From the sums: the token's change from its value (kChange), and its output, in place of the sums.
-template <bool kChange>
-HWY_INLINE void finish_alone(const Token& token, bool recalls, float scale, std::int64_t padded,
-                             const FlatSums& sums, float* change) {
+template <bool kSum, bool kUpdate, class S>
+HWY_INLINE void pass(const AloneBlock<S>& summed, const AloneBlock<S>& updated,
+                     std::int64_t key_dim, const FlatSums& sums) {
+  const auto fills = [](const AloneBlock<S>& block) {
+    return block.count == kAlone && block.row_stride == kAlone;
+  };
+  const bool whole = fills(summed), per_key = summed.token.decays != nullptr;
+  const auto run =
+      per_key
+          ? (whole ? pass<kSum, kUpdate, true, true, S> : pass<kSum, kUpdate, true, false, S>)
+          : (whole ? pass<kSum, kUpdate, false, true, S> : pass<kSum, kUpdate, false, false, S>);
+  run(summed, updated, key_dim, sums);
+}
+
+// The tree over the eight partial sums of a vector of columns.
+HWY_INLINE hn::Vec<Flat> add_partials(const float* partials, std::int64_t padded) {
+  const auto of = [&](int i) HWY_ATTR { return hn::Load(Flat(), partials + 2 * i * padded); };
+  return hn::Add(hn::Add(hn::Add(of(0), of(4)), hn::Add(of(2), of(6))),
+                 hn::Add(hn::Add(of(1), of(5)), hn::Add(of(3), of(7))));
+}
+
+// From the sums of a block: the token's change from its value, and its output. Without a value the change is there
+// already, and another query reads the state.
+template <class T>
+HWY_INLINE void finish_alone(const Token& token, bool recalls, float scale, std::int64_t count,
+                             const FlatSums& sums, const T* value, float* change, T* output) {
   const Flat d;
   const auto factor = hn::Set(d, token.factor);
-  for (std::int64_t v = 0; v < padded; v += kFlatLanes) {
-    auto recalled = hn::Load(d, sums.recalled(0) + v), queried = hn::Load(d, sums.queried(0) + v);
+  for (std::int64_t v = 0; v < count; v += kFlatLanes) {
+    const auto n = static_cast<std::size_t>(std::min(kFlatLanes, count - v));
+    auto recalled = add_partials(sums.recalled(0) + v, sums.padded);
+    auto queried = add_partials(sums.queried(0) + v, sums.padded);
     if (token.decays == nullptr) {
       recalled = hn::Mul(factor, recalled);
       queried = hn::Mul(factor, queried);
     }
-    auto delta = hn::Load(d, change + v);
-    if constexpr (kChange) {
+    hn::Vec<Flat> delta;
+    if (value != nullptr) {
+      delta = load_float_n(d, value + v, n);
       if (recalls) delta = hn::Sub(delta, recalled);
       delta = hn::Mul(hn::Set(d, token.beta), delta);
       hn::Store(delta, d, change + v);
+    } else {
+      delta = hn::Load(d, change + v);
     }
     const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), delta));
-    hn::Store(hn::Mul(hn::Set(d, scale), read), d, sums.queried(0) + v);
+    store_float_n(hn::Mul(hn::Set(d, scale), read), d, output + v, n);
   }
 }
 

@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr std::int64_t kMaxBlock = 64;         // tokens
 constexpr std::int64_t kPanelFloats = 16384;   // 64 KiB; with 128 rows a panel takes 16
 constexpr std::int64_t kVectorFloats = 16384;  // a block's keys, queries and factors: 64 KiB
-constexpr std::int64_t kAlone = 256;           // columns at a time, for one token
+constexpr std::int64_t kAlone = 128;           // columns at a time, for one token
 static_assert(kVectorFloats >= 4 * contract::kMaxKeyDim, "one token and a further query must fit");
 
 // The columns that pass together.
@@ -56,7 +56,7 @@ struct Token {
 struct Scratch {
   HWY_ALIGN float state[kPanelFloats];
   HWY_ALIGN float vectors[kVectorFloats];
-  HWY_ALIGN float value[std::max(kMaxBlock * Wide::kWidth, kAlone)];  // then the outputs
+  HWY_ALIGN float value[std::max(kMaxBlock * Wide::kWidth, 2 * kAlone)];  // then the outputs
   HWY_ALIGN float partial[4][2 * Wide::kWidth];  // row i, then i + 4, added to partial i mod 4
   HWY_ALIGN float change[Wide::kWidth];
   Token token[kMaxBlock];
@@ -69,11 +69,6 @@ struct Columns {
   template <class P>
   std::size_t in_vector(int c) const {
     return static_cast<std::size_t>(std::clamp<std::int64_t>(count - c * P::kLanes, 0, P::kLanes));
-  }
-  // Of a vector of 16 lanes at most, at column v.
-  std::size_t lanes_at(std::int64_t v) const {
-    constexpr std::int64_t kLanes = hn::MaxLanes(hn::CappedTag<float, 16>());
-    return static_cast<std::size_t>(std::min(kLanes, count - v));
   }
   // From a panel's row to that of the next panel, which lies beside it or opens the next head.
   template <class P>
