@@ -79,72 +79,80 @@ void load_query(const Head<T, S>& head, std::int64_t t, std::int64_t query, floa
   token.key_query = dot8(token.key, to, size);
 }
 
-// A token's sums are in s.partial[0]: its change, and the outputs of all queries of this state.
-template <class P, class T, class S>
-HWY_INLINE void finish_token(const Head<T, S>& head, std::int64_t t, const Columns& columns,
-                             const InPanel<P>& rows, Scratch& s) {
-  const Geometry& g = head.g;
-  const Token& token = s.token[t];
-  float* const value = s.value + t * P::kWidth;
-  finish<P>(token, g.recalls, head.scale, value, s, value);
-  for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
-    Token further = token;
-    load_query(head, t, query, s.vectors + kVectorFloats - g.key_dim, further);
-    sweep<false, P>(rows, g.key_dim, further, further, s);
-    HWY_ALIGN float output[Wide::kWidth];
-    finish<P>(further, g.recalls, head.scale, nullptr, s, output);
-    convert(output, head.output(t, query) + columns.first, static_cast<std::size_t>(columns.count));
-  }
-}
-
+// Fetches part `part` of `parts` of a vector into the second-level cache.
 template <class T>
-HWY_INLINE void prefetch(const T* from, std::int64_t size) {
-  for (std::int64_t i = 0; i < size; i += 64 / static_cast<std::int64_t>(sizeof(T)))
-    hwy::Prefetch(from + i);
+HWY_INLINE void fetch(const T* from, std::int64_t size, std::int64_t part, std::int64_t parts) {
+  for (std::int64_t i = size * part / parts; i < size * (part + 1) / parts;
+       i += 64 / static_cast<std::int64_t>(sizeof(T)))
+    fetch(from + i);
 }
 
-// Rows of a token of the next block: they lie too far apart for the processor to guess them.
+// What comes a block later: a token's rows lie too far apart for the processor to guess them. One panel after the other
+// fetches its part, since the lines that can be on their way at a time are few. Behind the last token come
+// those of the next head.
 template <class T, class S>
-HWY_INLINE void prefetch_token(const Head<T, S>& head, std::int64_t t) {
+HWY_INLINE void fetch_token(Head<T, S> head, std::int64_t t, std::int64_t panel,
+                            std::int64_t panels) {
   const Geometry& g = head.g;
+  head.first += head.count;
+  if (head.first + t >= g.length) {
+    ++head.h;
+    head.first -= g.length;
+  }
   const std::int64_t at = head.first + t;
-  if (at >= g.length) return;
-  prefetch(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), g.key_dim);
-  prefetch(&head.args.query(head.b, at, g.query_head(head.h) * g.key_dim), g.key_dim);
-  prefetch(head.value(t), g.value_dim);
-  prefetch(head.output(t, 0), g.value_dim);
+  if (at >= g.length || head.h >= g.kv_num_heads) return;
+  fetch(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), g.key_dim, panel, panels);
+  fetch(&head.args.query(head.b, at, g.query_head(head.h) * g.key_dim), g.key_dim, panel, panels);
+  fetch(head.value(t), g.value_dim, panel, panels);
+  fetch(head.output(t, 0), g.value_dim, panel, panels);
+}
+
+// The further queries of a token that read this state.
+template <class P, bool kPerKey, bool kWhole, class T, class S>
+HWY_NOINLINE void run_queries(const Head<T, S>& head, std::int64_t t, const Columns& columns,
+                              Change<P>& change, Scratch& s) {
+  const Geometry& g = head.g;
+  const InPanel<P> panel{s.state, g.key_dim};
+  for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
+    Token token = s.token[t];
+    load_query(head, t, query, s.vectors + kVectorFloats - g.key_dim, token);
+    const auto sums =
+        sweep<Sweep::kRead, kPerKey, P>(panel, panel, g.key_dim, token, change, token);
+    finish<P, kWhole, T>(token, g.recalls, head.scale, columns, sums, nullptr, change,
+                         head.output(t, query) + columns.first);
+  }
 }
 
 // All tokens of a block over one panel. The state comes from `from`, or lies in s.state; it goes to
 // `to`, or stays there.
-template <class P, class T, class S>
-void run_panel(const Head<T, S>& head, const Columns& columns, const S* from, S* to, Scratch& s) {
-  const std::int64_t key_dim = head.g.key_dim, v = columns.first;
-  const auto count = static_cast<std::size_t>(columns.count);
-  // At once: one by one, each load would wait for memory, since the rows lie far apart. So would the
-  // stores of the outputs, with those of the state behind them.
-  for (std::int64_t t = 0; t < head.count; ++t) {
-    float* const value = s.value + t * P::kWidth;
-    convert(head.value(t) + v, value, count);
-    std::fill(value + columns.count, value + P::kWidth, 0.0f);
-  }
+template <class P, bool kPerKey, bool kWhole, class T, class S>
+HWY_NOINLINE void run_panel(const Head<T, S>& head, const Columns& columns, const S* from, S* to,
+                            Scratch& s) {
+  const Geometry& g = head.g;
+  const std::int64_t key_dim = g.key_dim, v = columns.first;
   const InPanel<P> panel{s.state, key_dim};
-  const InState<P, S> state{from, to, columns, columns.ahead<P>(key_dim)};
-  if (from != nullptr) copy_rows<P>(state, panel, key_dim);
-  sweep<false, P>(panel, key_dim, s.token[0], s.token[0], s);
+  const InState<P, kWhole, S> state{from, to, columns, columns.ahead<P>(key_dim)};
+  Change<P> change;
   for (std::int64_t t = 0; t < head.count; ++t) {
-    finish_token<P>(head, t, columns, panel, s);
-    if (v == 0) prefetch_token(head, t + head.count);
-    if (t + 1 < head.count) sweep<true, P>(panel, key_dim, s.token[t], s.token[t + 1], s);
+    const Token &now = s.token[std::max<std::int64_t>(t - 1, 0)], &next = s.token[t];
+    Sums<P> sums;
+    if (t > 0) {
+      sums = sweep<Sweep::kUpdate, kPerKey, P>(panel, panel, key_dim, now, change, next);
+    } else if (from != nullptr) {
+      sums = sweep<Sweep::kMove, kPerKey, P>(state, panel, key_dim, now, change, next);
+    } else {
+      sums = sweep<Sweep::kRead, kPerKey, P>(panel, panel, key_dim, now, change, next);
+    }
+    finish<P, kWhole, T>(next, g.recalls, head.scale, columns, sums, head.value(t) + v, change,
+                         head.output(t, 0) + v);
+    if (g.queries_per_head() > 1) run_queries<P, kPerKey, kWhole>(head, t, columns, change, s);
+    fetch_token(head, t, v / P::kWidth, (g.value_dim + P::kWidth - 1) / P::kWidth);
   }
   const Token& last = s.token[head.count - 1];
   if (to != nullptr) {
-    update_rows<P>(panel, state, key_dim, last, s);
+    update_rows<P>(panel, state, key_dim, last, change);
   } else {
-    update_rows<P>(panel, panel, key_dim, last, s);
-  }
-  for (std::int64_t t = 0; t < head.count; ++t) {
-    convert(s.value + t * P::kWidth, head.output(t, 0) + v, count);
+    update_rows<P>(panel, panel, key_dim, last, change);
   }
 }
 
@@ -230,7 +238,7 @@ void run_alone(Head<T, S>& head, std::int64_t heads, Scratch& s) {
     load_token(head, 0, s.vectors + head.h % 2 * vector_floats(g), token);
     exp_all(&token.factor, 1);
     for (std::int64_t v = 0; v < g.value_dim; v += kAlone, ++turn) {
-      float* const change = s.value + turn % 2 * kAlone;
+      float* const change = s.change + turn % 2 * kAlone;
       const AloneBlock<S> block{from + v,    to + v, std::min(kAlone, g.value_dim - v),
                                 g.value_dim, token,  change};
       const FlatSums sums{s.state, (block.count + kFlatLanes - 1) / kFlatLanes * kFlatLanes};
@@ -262,6 +270,14 @@ void run_columns(Head<T, S>& head, std::int64_t longest, Scratch& s) {
     head.count = std::min(longest, g.length - first);
     load_tokens(head, s);
   };
+  constexpr bool kIsWide = std::is_same_v<P, Wide>;
+  const auto run = [&](const Columns& columns, const S* source, S* target) {
+    const bool per_key = g.decays && g.decay_per_key, whole = kIsWide && columns.count == P::kWidth;
+    const auto panel =
+        per_key ? (whole ? run_panel<P, true, kIsWide, T, S> : run_panel<P, true, false, T, S>)
+                : (whole ? run_panel<P, false, kIsWide, T, S> : run_panel<P, false, false, T, S>);
+    panel(head, columns, source, target, s);
+  };
   // Zeros, where there is no state to read.
   const auto clear = [&] {
     if (from == nullptr) std::fill_n(s.state, g.key_dim * P::kWidth, 0.0f);
@@ -271,7 +287,7 @@ void run_columns(Head<T, S>& head, std::int64_t longest, Scratch& s) {
       take(first);
       for (std::int64_t v = 0; v < g.value_dim; v += P::kWidth) {
         if (first == 0) clear();
-        run_panel<P>(head, columns_at(v), at(first > 0 ? to : from, v), to + v, s);
+        run(columns_at(v), at(first > 0 ? to : from, v), to + v);
       }
     }
     return;
@@ -282,8 +298,7 @@ void run_columns(Head<T, S>& head, std::int64_t longest, Scratch& s) {
     for (std::int64_t first = 0; first < g.length; first += longest) {
       take(first);
       const bool is_last = first + longest >= g.length;
-      run_panel<P>(head, columns_at(v), first > 0 ? nullptr : at(from, v),
-                   is_last ? to + v : nullptr, s);
+      run(columns_at(v), first > 0 ? nullptr : at(from, v), is_last ? to + v : nullptr);
     }
   }
 }

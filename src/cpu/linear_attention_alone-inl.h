@@ -68,8 +68,7 @@ constexpr std::int64_t kChunk = 32;  // rows: four of each partial sum
 // a tenth more.
 template <class S>
 HWY_INLINE void fetch_later(const S* row, std::int64_t row_stride, std::int64_t v) {
-  if (v % (64 / static_cast<std::int64_t>(sizeof(S))) == 0)
-    __builtin_prefetch(row + kChunk * row_stride + v, 0, 2);
+  if (v % (64 / static_cast<std::int64_t>(sizeof(S))) == 0) fetch(row + kChunk * row_stride + v);
 }
 
 // Adds rows first, first + 8, … (kCount of them), which share a partial sum.

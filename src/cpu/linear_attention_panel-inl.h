@@ -28,7 +28,8 @@ constexpr std::int64_t kVectorFloats = 16384;  // a block's keys, queries and fa
 constexpr std::int64_t kAlone = 128;           // columns at a time, for one token
 static_assert(kVectorFloats >= 4 * contract::kMaxKeyDim, "one token and a further query must fit");
 
-// The columns that pass together.
+// The columns that pass together. Sums of two rows and of as many columns as the registers hold: chains enough to hide
+// the latency of fma, and a row's scalars serve several columns.
 template <class D_, int kCount>
 struct Panel {
   using D = D_;
@@ -36,8 +37,7 @@ struct Panel {
   static constexpr std::int64_t kLanes = hn::MaxLanes(D());
   static constexpr std::int64_t kWidth = kCount * kLanes;
 };
-// Two columns, two sums and two rows make the eight chains that hide the latency of fma.
-using Wide = Panel<hn::CappedTag<float, 16>, 2>;
+using Wide = Panel<hn::CappedTag<float, 16>, HWY_TARGET == HWY_AVX3 ? 4 : 2>;
 using Narrow = Panel<hn::CappedTag<float, 8>, 1>;  // of keys too long for a wide one
 static_assert(Narrow::kWidth * contract::kMaxKeyDim <= kPanelFloats);
 
@@ -56,9 +56,7 @@ struct Token {
 struct Scratch {
   HWY_ALIGN float state[kPanelFloats];
   HWY_ALIGN float vectors[kVectorFloats];
-  HWY_ALIGN float value[std::max(kMaxBlock * Wide::kWidth, 2 * kAlone)];  // then the outputs
-  HWY_ALIGN float partial[4][2 * Wide::kWidth];  // row i, then i + 4, added to partial i mod 4
-  HWY_ALIGN float change[Wide::kWidth];
+  HWY_ALIGN float change[2 * kAlone];
   Token token[kMaxBlock];
 };
 
@@ -66,9 +64,11 @@ struct Scratch {
 struct Columns {
   std::int64_t first, count, row_stride;
 
-  template <class P>
-  std::size_t in_vector(int c) const {
-    return static_cast<std::size_t>(std::clamp<std::int64_t>(count - c * P::kLanes, 0, P::kLanes));
+  // Of the c-th vector of a panel; all of them when kWhole.
+  template <class P, bool kWhole>
+  HWY_INLINE std::size_t in_vector(int c) const {
+    const auto left = std::clamp<std::int64_t>(count - c * P::kLanes, 0, P::kLanes);
+    return static_cast<std::size_t>(kWhole ? P::kLanes : left);
   }
   // From a panel's row to that of the next panel, which lies beside it or opens the next head.
   template <class P>
@@ -76,6 +76,12 @@ struct Columns {
     return first + P::kWidth < row_stride ? P::kWidth : key_dim * row_stride - first;
   }
 };
+
+// Into the second-level cache.
+template <class T>
+HWY_INLINE void fetch(const T* from) {
+  __builtin_prefetch(from, 0, 2);
+}
 
 // A sweep passes the rows of one i mod 4 after another: row group + 4 n is the n-th of its group.
 //
@@ -98,7 +104,7 @@ struct InPanel {
 };
 
 // In memory they are 4 rows apart.
-template <class P, class S>
+template <class P, bool kWhole, class S>
 struct InState {
   const S* from;
   S* to;
@@ -112,14 +118,14 @@ struct InState {
   HWY_INLINE hn::Vec<typename P::D> load(std::int64_t n, int c) const {
     const S* const at = from + 4 * n * columns.row_stride + c * P::kLanes;
     constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(S));
-    if (c * P::kLanes % kLine == 0) hwy::Prefetch(at + ahead);
-    return load_float_n(typename P::D(), at, columns.in_vector<P>(c));
+    if (c * P::kLanes % kLine == 0) fetch(at + ahead);
+    return load_float_n(typename P::D(), at, columns.in_vector<P, kWhole>(c));
   }
   HWY_INLINE void store(hn::Vec<typename P::D> x, std::int64_t n, int c) const {
     // Four rows of the group ahead: a store that waits for its line holds up those behind it.
     hwy::Prefetch(to + 4 * (n + 4) * columns.row_stride + c * P::kLanes);
     store_float_n(x, typename P::D(), to + 4 * n * columns.row_stride + c * P::kLanes,
-                  columns.in_vector<P>(c));
+                  columns.in_vector<P, kWhole>(c));
   }
 };
 
@@ -128,37 +134,42 @@ struct Sums {
   hn::Vec<typename P::D> recalled[P::kColumns], queried[P::kColumns];
 };
 
-// What a sweep does to a row: applies `now` with its change (kUpdate), then adds it to the sums of
-// `next`. Vectors of tokens begin at the row's group, too.
-template <bool kUpdate, bool kPerKey, class P, class Rows>
-HWY_INLINE void pass_row(const Rows& rows, std::int64_t n, const Token& now,
-                         const hn::Vec<typename P::D>* change, const Token& next, Sums<P>& sums) {
+template <class P>
+struct Change {
+  hn::Vec<typename P::D> column[P::kColumns];
+};
+
+enum class Sweep { kRead, kMove, kUpdate };
+
+// What a sweep does to a row: moves it (kMove), or applies `now` with its change (kUpdate), then adds it to
+// the sums of `next`. Vectors of tokens begin at the row's group, too.
+template <Sweep kSweep, bool kPerKey, class P, class From, class To>
+HWY_INLINE void pass_row(const From& from, const To& to, std::int64_t n, const Token& now,
+                         const Change<P>& change, const Token& next, Sums<P>& sums) {
   const typename P::D d;
   const auto k = hn::Set(d, next.key[4 * n]), q = hn::Set(d, next.query[4 * n]);
   for (int c = 0; c < P::kColumns; ++c) {
-    auto x = rows.load(n, c);
-    if constexpr (kUpdate) {
+    auto x = from.load(n, c);
+    if constexpr (kSweep == Sweep::kUpdate) {
       const auto a = hn::Set(d, kPerKey ? now.decays[4 * n] : now.factor);
-      x = hn::Add(hn::Mul(a, x), hn::Mul(hn::Set(d, now.key[4 * n]), change[c]));
-      rows.store(x, n, c);
+      x = hn::Add(hn::Mul(a, x), hn::Mul(hn::Set(d, now.key[4 * n]), change.column[c]));
     }
+    if constexpr (kSweep != Sweep::kRead) to.store(x, n, c);
     if constexpr (kPerKey) x = hn::Mul(hn::Set(d, next.decays[4 * n]), x);
     sums.recalled[c] = hn::MulAdd(x, k, sums.recalled[c]);
     sums.queried[c] = hn::MulAdd(x, q, sums.queried[c]);
   }
 }
 
-// Leaves Sᵀ k, then Sᵀ q, in s.partial[0].
-template <bool kUpdate, bool kPerKey, class P, class Rows>
-HWY_NOINLINE void sweep(const Rows all, std::int64_t key_dim, const Token now, const Token next,
-                        Scratch& s) {
+// Sᵀ k and Sᵀ q.
+template <Sweep kSweep, bool kPerKey, class P, class From, class To>
+HWY_INLINE Sums<P> sweep(const From& all, const To& all_to, std::int64_t key_dim, const Token& now,
+                         const Change<P>& change, const Token& next) {
   const typename P::D d;
-  hn::Vec<typename P::D> change[P::kColumns];
-  for (int c = 0; c < P::kColumns; ++c) {
-    change[c] = kUpdate ? hn::Load(d, s.change + c * P::kLanes) : hn::Zero(d);
-  }
+  HWY_ALIGN float partial[4][2 * P::kWidth];  // row i, then i + 4, added to partial i mod 4
   for (std::int64_t group = 0; group < 4; ++group) {
-    const Rows rows = all.group(group);
+    const From from = all.group(group);
+    const To to = all_to.group(group);
     const Token update = now.from(group), sum = next.from(group);
     const std::int64_t count = (key_dim - group + 3) / 4;
     Sums<P> low, high;
@@ -167,94 +178,74 @@ HWY_NOINLINE void sweep(const Rows all, std::int64_t key_dim, const Token now, c
     }
     std::int64_t n = 0;
     for (; n + 1 < count; n += 2) {
-      pass_row<kUpdate, kPerKey, P>(rows, n, update, change, sum, low);
-      pass_row<kUpdate, kPerKey, P>(rows, n + 1, update, change, sum, high);
+      pass_row<kSweep, kPerKey, P>(from, to, n, update, change, sum, low);
+      pass_row<kSweep, kPerKey, P>(from, to, n + 1, update, change, sum, high);
     }
-    if (n < count) pass_row<kUpdate, kPerKey, P>(rows, n, update, change, sum, low);
+    if (n < count) pass_row<kSweep, kPerKey, P>(from, to, n, update, change, sum, low);
     for (int c = 0; c < P::kColumns; ++c) {
-      float* const to = s.partial[group] + c * P::kLanes;
-      hn::Store(hn::Add(low.recalled[c], high.recalled[c]), d, to);
-      hn::Store(hn::Add(low.queried[c], high.queried[c]), d, to + P::kWidth);
+      float* const at = partial[group] + c * P::kLanes;
+      hn::Store(hn::Add(low.recalled[c], high.recalled[c]), d, at);
+      hn::Store(hn::Add(low.queried[c], high.queried[c]), d, at + P::kWidth);
     }
   }
-  for (std::int64_t at = 0; at < 2 * P::kWidth; at += P::kLanes) {
-    const auto of = [&](int group) HWY_ATTR { return hn::Load(d, s.partial[group] + at); };
-    hn::Store(hn::Add(hn::Add(of(0), of(2)), hn::Add(of(1), of(3))), d, s.partial[0] + at);
+  Sums<P> sums;
+  for (int c = 0; c < P::kColumns; ++c) {
+    const auto total = [&](std::int64_t at) HWY_ATTR {
+      const auto of = [&](int group) HWY_ATTR { return hn::Load(d, partial[group] + at); };
+      return hn::Add(hn::Add(of(0), of(2)), hn::Add(of(1), of(3)));
+    };
+    sums.recalled[c] = total(c * P::kLanes);
+    sums.queried[c] = total(P::kWidth + c * P::kLanes);
   }
+  return sums;
 }
 
-template <bool kUpdate, class P, class Rows>
-HWY_INLINE void sweep(const Rows& rows, std::int64_t key_dim, const Token& now, const Token& next,
-                      Scratch& s) {
-  if (next.decays != nullptr) {
-    sweep<kUpdate, true, P>(rows, key_dim, now, next, s);
-  } else {
-    sweep<kUpdate, false, P>(rows, key_dim, now, next, s);
-  }
-}
-
-// Calls body(rows of the group, rows of the group elsewhere, n, i) for each row i, in their order.
-template <class From, class To, class Body>
-HWY_INLINE void for_each_row(std::int64_t key_dim, const From& from, const To& to,
-                             const Body& body) {
-  const From in[] = {from.group(0), from.group(1), from.group(2), from.group(3)};
-  const To out[] = {to.group(0), to.group(1), to.group(2), to.group(3)};
-  std::int64_t i = 0;
-  for (; i + 4 <= key_dim; i += 4) {
-    for (int group = 0; group < 4; ++group) body(in[group], out[group], i / 4, i + group);
-  }
-  for (; i < key_dim; ++i) body(in[i % 4], out[i % 4], i / 4, i);
-}
-
-template <class P, class From, class To>
-HWY_NOINLINE void copy_rows(const From from, const To to, std::int64_t key_dim) {
-  for_each_row(key_dim, from, to,
-               [](const auto& in, const auto& out, std::int64_t n, std::int64_t) HWY_ATTR {
-                 for (int c = 0; c < P::kColumns; ++c) out.store(in.load(n, c), n, c);
-               });
-}
-
-// The last update of rows, on their way from one place to another.
+// The last update of rows, on their way from one place to another: four groups side by side, so that they leave in their
+// order in memory.
 template <class P, class From, class To>
 HWY_NOINLINE void update_rows(const From from, const To to, std::int64_t key_dim, const Token now,
-                              const Scratch& s) {
+                              const Change<P>& change) {
   const typename P::D d;
-  hn::Vec<typename P::D> change[P::kColumns];
-  for (int c = 0; c < P::kColumns; ++c) change[c] = hn::Load(d, s.change + c * P::kLanes);
+  const Change<P> by = change;
   const auto factor = hn::Set(d, now.factor);
-  for_each_row(key_dim, from, to,
-               [&](const auto& in, const auto& out, std::int64_t n, std::int64_t i) HWY_ATTR {
-                 const auto k = hn::Set(d, now.key[i]),
-                            a = now.decays ? hn::Set(d, now.decays[i]) : factor;
-                 for (int c = 0; c < P::kColumns; ++c) {
-                   out.store(hn::Add(hn::Mul(a, in.load(n, c)), hn::Mul(k, change[c])), n, c);
-                 }
-               });
+  const From in[] = {from.group(0), from.group(1), from.group(2), from.group(3)};
+  const To out[] = {to.group(0), to.group(1), to.group(2), to.group(3)};
+  const auto row = [&](int group, std::int64_t n) HWY_ATTR {
+    const auto k = hn::Set(d, now.key[4 * n + group]);
+    const auto a = now.decays ? hn::Set(d, now.decays[4 * n + group]) : factor;
+    for (int c = 0; c < P::kColumns; ++c) {
+      const auto decayed = hn::Mul(a, in[group].load(n, c));
+      out[group].store(hn::Add(decayed, hn::Mul(k, by.column[c])), n, c);
+    }
+  };
+  std::int64_t n = 0;
+  for (; 4 * n + 4 <= key_dim; ++n) {
+    for (int group = 0; group < 4; ++group) row(group, n);
+  }
+  for (int group = 0; group < key_dim % 4; ++group) row(group, n);
 }
 
-// From the sums in s.partial[0]: the token's change of the state from its value, into s.change, and
-// its output. Without a value the change is there already, and another query reads the state.
-template <class P>
-HWY_INLINE void finish(const Token& token, bool recalls, float scale, const float* value,
-                       Scratch& s, float* output) {
+// From a token's sums: its change of the state, from its value, and its output. Without a value the change is
+// there already, and another query reads the state.
+template <class P, bool kWhole, class T>
+HWY_INLINE void finish(const Token& token, bool recalls, float scale, const Columns& columns,
+                       const Sums<P>& sums, const T* value, Change<P>& change, T* output) {
   const typename P::D d;
   const auto factor = hn::Set(d, token.factor);
   for (int c = 0; c < P::kColumns; ++c) {
-    const std::int64_t at = c * P::kLanes;
-    auto recalled = hn::Load(d, s.partial[0] + at),
-         queried = hn::Load(d, s.partial[0] + P::kWidth + at);
+    const std::size_t n = columns.in_vector<P, kWhole>(c);
+    auto recalled = sums.recalled[c], queried = sums.queried[c];
     if (token.decays == nullptr) {
       recalled = hn::Mul(factor, recalled);
       queried = hn::Mul(factor, queried);
     }
-    auto change = hn::Load(d, (value != nullptr ? value : s.change) + at);
     if (value != nullptr) {
-      if (recalls) change = hn::Sub(change, recalled);
-      change = hn::Mul(hn::Set(d, token.beta), change);
-      hn::Store(change, d, s.change + at);
+      auto wanted = load_float_n(d, value + c * P::kLanes, n);
+      if (recalls) wanted = hn::Sub(wanted, recalled);
+      change.column[c] = hn::Mul(hn::Set(d, token.beta), wanted);
     }
-    const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), change));
-    hn::Store(hn::Mul(hn::Set(d, scale), read), d, output + at);
+    const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), change.column[c]));
+    store_float_n(hn::Mul(hn::Set(d, scale), read), d, output + c * P::kLanes, n);
   }
 }
 
