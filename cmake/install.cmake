@@ -16,7 +16,8 @@ target_link_options(deltaworks PRIVATE LINKER:--version-script=${PROJECT_SOURCE_
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   target_link_options(deltaworks PRIVATE LINKER:--no-undefined)
 endif()
-target_link_libraries(deltaworks PRIVATE $<BUILD_INTERFACE:hwy::hwy>)
+target_link_libraries(deltaworks PRIVATE $<BUILD_INTERFACE:hwy::hwy>
+  $<BUILD_INTERFACE:$<$<TARGET_EXISTS:CUDA::cudart_static>:CUDA::cudart_static>>)
 
 install(TARGETS deltaworks EXPORT deltaworks-targets)
 install(DIRECTORY include/deltaworks DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

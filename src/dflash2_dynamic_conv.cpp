@@ -7,6 +7,7 @@
 #include "contract/values.hpp"
 #include "cpu/dflash2_dynamic_conv.hpp"
 #include "cpu/target.hpp"
+#include "cuda/dflash2_dynamic_conv.hpp"
 
 namespace deltaworks {
 
@@ -54,6 +55,13 @@ void run(const Cpu& device, const DFlash2DynamicConvArgs<T, R, Base>& args) {
   cpu::dflash2_dynamic_conv(device, geometry, args);
 }
 
+template <class T, class R, class Base>
+void run(const Cuda& device, const DFlash2DynamicConvArgs<T, R, Base>& args) {
+  const contract::DFlash2DynamicConvGeometry geometry = geometry_of(args);
+  memory_of(args);
+  cuda::dflash2_dynamic_conv(device, geometry, args);
+}
+
 }  // namespace
 
 void dflash2_dynamic_conv(const Cpu& device, const DFlash2DynamicConvArgs<float>& args) {
@@ -82,6 +90,35 @@ void dflash2_dynamic_conv(const Cpu& device, const DFlash2DynamicConvArgs<BFloat
   run(device, args);
 }
 void dflash2_dynamic_conv(const Cpu& device,
+                          const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device, const DFlash2DynamicConvArgs<float>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device,
+                          const DFlash2DynamicConvArgs<float, float, BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device, const DFlash2DynamicConvArgs<Float16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device,
+                          const DFlash2DynamicConvArgs<Float16, Float16, BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device,
+                          const DFlash2DynamicConvArgs<Float16, float, Float16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device,
+                          const DFlash2DynamicConvArgs<Float16, float, BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device, const DFlash2DynamicConvArgs<BFloat16>& args) {
+  run(device, args);
+}
+void dflash2_dynamic_conv(const Cuda& device,
                           const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>& args) {
   run(device, args);
 }

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "contract/checker.hpp"
 #include "contract/gated_delta_net.hpp"
 #include "contract/memory.hpp"
 #include "contract/values.hpp"
 #include "cpu/gated_delta_net.hpp"
 #include "cpu/target.hpp"
+#include "cuda/gated_delta_net.hpp"
 
 namespace deltaworks {
 
@@ -152,6 +154,12 @@ void replay_gated_delta_state(const Cpu& device, const ReplayGatedDeltaStateArgs
   contract::check_range(kReplay, "count", args.count, 0, args.state_update_capacity);
   cpu::ensure_target();
   cpu::replay_gated_delta_state(device, geometry, args);
+}
+
+void replay_gated_delta_state(const Cuda& device, const ReplayGatedDeltaStateArgs& args) {
+  const contract::GatedDeltaNetGeometry geometry = geometry_of(args);
+  memory_of(args);
+  cuda::replay_gated_delta_state(device, geometry, args);
 }
 
 std::vector<AccessRange> access_ranges(const ReplayGatedDeltaStateArgs& args) {

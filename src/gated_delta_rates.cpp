@@ -7,6 +7,7 @@
 #include "contract/values.hpp"
 #include "cpu/gated_delta_rates.hpp"
 #include "cpu/target.hpp"
+#include "cuda/gated_delta_rates.hpp"
 
 namespace deltaworks {
 
@@ -49,6 +50,13 @@ void run(const Cpu& device, const GatedDeltaRatesArgs<T>& args) {
   cpu::gated_delta_rates(device, geometry, args);
 }
 
+template <class T>
+void run(const Cuda& device, const GatedDeltaRatesArgs<T>& args) {
+  const contract::GatedDeltaRatesGeometry geometry = geometry_of(args);
+  memory_of(args);
+  cuda::gated_delta_rates(device, geometry, args);
+}
+
 }  // namespace
 
 void gated_delta_rates(const Cpu& device, const GatedDeltaRatesArgs<float>& args) {
@@ -58,6 +66,15 @@ void gated_delta_rates(const Cpu& device, const GatedDeltaRatesArgs<Float16>& ar
   run(device, args);
 }
 void gated_delta_rates(const Cpu& device, const GatedDeltaRatesArgs<BFloat16>& args) {
+  run(device, args);
+}
+void gated_delta_rates(const Cuda& device, const GatedDeltaRatesArgs<float>& args) {
+  run(device, args);
+}
+void gated_delta_rates(const Cuda& device, const GatedDeltaRatesArgs<Float16>& args) {
+  run(device, args);
+}
+void gated_delta_rates(const Cuda& device, const GatedDeltaRatesArgs<BFloat16>& args) {
   run(device, args);
 }
 

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "contract/checker.hpp"
 #include "contract/memory.hpp"
 #include "contract/values.hpp"
 #include "contract/varlen_causal_conv.hpp"
 #include "cpu/target.hpp"
 #include "cpu/varlen_causal_conv.hpp"
+#include "cuda/varlen_causal_conv.hpp"
 
 namespace deltaworks {
 
@@ -84,6 +86,13 @@ void run(const Cpu& device, const VarlenCausalConvArgs<T>& args) {
 }
 
 template <class T>
+void run(const Cuda& device, const VarlenCausalConvArgs<T>& args) {
+  const contract::VarlenCausalConvGeometry geometry = geometry_of(args);
+  memory_of(args);
+  cuda::varlen_causal_conv(device, geometry, args);
+}
+
+template <class T>
 void prepare(const View<const T, 3>& weight, const View<float, 2>& prepared) {
   constexpr std::string_view kPrepareOp = "prepare_conv_weight";
   contract::Checker check(kPrepareOp);
@@ -129,6 +138,13 @@ void run(const Cpu& device, const ReplayConvStateArgs<T>& args) {
   cpu::replay_conv_state(device, geometry, args);
 }
 
+template <class T>
+void run(const Cuda& device, const ReplayConvStateArgs<T>& args) {
+  const contract::ReplayConvStateGeometry geometry = geometry_of(args);
+  memory_of(args);
+  cuda::replay_conv_state(device, geometry, args);
+}
+
 }  // namespace
 
 void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<float>& args) {
@@ -138,6 +154,15 @@ void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<Float16>& 
   run(device, args);
 }
 void varlen_causal_conv(const Cpu& device, const VarlenCausalConvArgs<BFloat16>& args) {
+  run(device, args);
+}
+void varlen_causal_conv(const Cuda& device, const VarlenCausalConvArgs<float>& args) {
+  run(device, args);
+}
+void varlen_causal_conv(const Cuda& device, const VarlenCausalConvArgs<Float16>& args) {
+  run(device, args);
+}
+void varlen_causal_conv(const Cuda& device, const VarlenCausalConvArgs<BFloat16>& args) {
   run(device, args);
 }
 
@@ -170,6 +195,15 @@ void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<Float16>& ar
   run(device, args);
 }
 void replay_conv_state(const Cpu& device, const ReplayConvStateArgs<BFloat16>& args) {
+  run(device, args);
+}
+void replay_conv_state(const Cuda& device, const ReplayConvStateArgs<float>& args) {
+  run(device, args);
+}
+void replay_conv_state(const Cuda& device, const ReplayConvStateArgs<Float16>& args) {
+  run(device, args);
+}
+void replay_conv_state(const Cuda& device, const ReplayConvStateArgs<BFloat16>& args) {
   run(device, args);
 }
 

@@ -7,6 +7,8 @@
 
 #include "deltaworks/export.hpp"
 
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
 namespace deltaworks {
 
 /// How an operator spreads independent tasks over threads. A host gives its own pool; by default
@@ -36,6 +38,29 @@ struct ParallelFor {
 struct Cpu {
   ParallelFor parallel_for{};
 };
+
+/// An NVIDIA GPU, through a stream of the caller's. Every operand then lies in memory of the GPU that
+/// is current. A call checks shapes and addresses as on the Cpu, puts kernels into the stream and
+/// returns: it reads no operand on the host, allocates nothing, waits for nothing, and may be captured
+/// into a CUDA graph, whose replays take what the operands hold by then.
+///
+/// The values of cu_seqlens, slots and counts are known on the GPU alone and never trusted. An offset
+/// counts as the nearest one that is in order, a count as the nearest one in its range; a sequence
+/// whose slot lies outside the pool is skipped. Offsets may end before the last token: rows behind
+/// them are neither read nor written, so that a graph serves batches of any fill.
+/// Throws DeviceError when CUDA fails, InvalidArgument when this build has no CUDA.
+struct Cuda {
+  CUstream_st* stream = nullptr;  ///< a cudaStream_t; null is the default stream
+  /// On the GPU, or null: gets the CudaFault bits of what was not as it should be; never cleared here.
+  std::int32_t* faults = nullptr;
+};
+
+/// Offsets that start after 0, decrease or pass the last token; slots outside the pool; counts of a
+/// replay outside 0 … capacity.
+enum CudaFault : std::int32_t { kCudaOffsets = 1, kCudaSlots = 2, kCudaCounts = 4 };
+
+/// Name of the GPU that is current; empty when there is none or this build has no CUDA.
+DELTAWORKS_EXPORT std::string cuda_device();
 
 /// Instruction sets that this build can use on this processor, best first ("AVX3", "AVX2", "SSE4",
 /// …).

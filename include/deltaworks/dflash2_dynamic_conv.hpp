@@ -42,7 +42,7 @@ struct DFlash2DynamicConvArgs {
 /// kFloat32: every operation is one of float32 and the result is rounded to R once. kActivation:
 /// each coefficient, each product and each sum of products is rounded to T as well; the residual is
 /// added in float32 and rounded to R. In T = float they are the same. No product and sum are fused:
-/// all instruction sets give equal bits. Rows depend on their lane alone; the order of lanes and
+/// all instruction sets and CUDA give equal bits. Rows depend on their lane alone; the order of lanes and
 /// the threads change no bit. `output` must not overlap an input.
 /// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
 /// Source: the DFlash2 drafter's `attention_conv` and `mlp_conv` (docs/ops/dflash2_dynamic_conv.md).
@@ -62,6 +62,22 @@ DELTAWORKS_EXPORT void dflash2_dynamic_conv(const Cpu& device,
                                             const DFlash2DynamicConvArgs<BFloat16>& args);
 DELTAWORKS_EXPORT void dflash2_dynamic_conv(
     const Cpu& device, const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(const Cuda& device,
+                                            const DFlash2DynamicConvArgs<float>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(
+    const Cuda& device, const DFlash2DynamicConvArgs<float, float, BFloat16>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(const Cuda& device,
+                                            const DFlash2DynamicConvArgs<Float16>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(
+    const Cuda& device, const DFlash2DynamicConvArgs<Float16, Float16, BFloat16>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(
+    const Cuda& device, const DFlash2DynamicConvArgs<Float16, float, Float16>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(
+    const Cuda& device, const DFlash2DynamicConvArgs<Float16, float, BFloat16>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(const Cuda& device,
+                                            const DFlash2DynamicConvArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void dflash2_dynamic_conv(
+    const Cuda& device, const DFlash2DynamicConvArgs<BFloat16, float, BFloat16>& args);
 
 /// The memory that such a call would read and write (deltaworks/access.hpp).
 template <class T, class R, class Base>

@@ -1,4 +1,4 @@
-/// The one exception of this library.
+/// The exceptions of this library.
 #pragma once
 
 #include <stdexcept>
@@ -12,6 +12,12 @@ namespace deltaworks {
 class DELTAWORKS_EXPORT InvalidArgument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
+};
+
+/// CUDA failed: the message has its words and the place.
+class DELTAWORKS_EXPORT DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 }  // namespace deltaworks

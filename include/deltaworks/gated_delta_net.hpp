@@ -115,9 +115,11 @@ struct ReplayGatedDeltaStateArgs {
 };
 
 /// The state as it was after the first count[b] captured tokens, bit for bit: per token
-/// S = round(a S) + round(k deltaᵀ). count = 0 copies the bytes.
+/// S = round(a S) + round(k deltaᵀ); on CUDA S = fma(k, delta, round(a S)). count = 0 copies the bytes.
 /// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
 DELTAWORKS_EXPORT void replay_gated_delta_state(const Cpu& device,
+                                                const ReplayGatedDeltaStateArgs& args);
+DELTAWORKS_EXPORT void replay_gated_delta_state(const Cuda& device,
                                                 const ReplayGatedDeltaStateArgs& args);
 DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const ReplayGatedDeltaStateArgs& args);
 

@@ -39,12 +39,19 @@ struct GatedDeltaRatesArgs {
 /// activation, bit for bit. In T = float both arithmetics are the same. Nothing is fused: the bits
 /// are those of separate passes that round after each step. An element depends on its own inputs
 /// and on its head's a_log and dt_bias alone. Outputs must not overlap an input or each other.
+/// CUDA and the targets with fma give equal bits.
 /// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
 /// Source: the gates of Qwen3-Next (docs/ops/gated_delta_rates.md).
 DELTAWORKS_EXPORT void gated_delta_rates(const Cpu& device, const GatedDeltaRatesArgs<float>& args);
 DELTAWORKS_EXPORT void gated_delta_rates(const Cpu& device,
                                          const GatedDeltaRatesArgs<Float16>& args);
 DELTAWORKS_EXPORT void gated_delta_rates(const Cpu& device,
+                                         const GatedDeltaRatesArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void gated_delta_rates(const Cuda& device,
+                                         const GatedDeltaRatesArgs<float>& args);
+DELTAWORKS_EXPORT void gated_delta_rates(const Cuda& device,
+                                         const GatedDeltaRatesArgs<Float16>& args);
+DELTAWORKS_EXPORT void gated_delta_rates(const Cuda& device,
                                          const GatedDeltaRatesArgs<BFloat16>& args);
 
 /// The memory that such a call would read and write (deltaworks/access.hpp).

@@ -53,6 +53,8 @@ struct VarlenCausalConvArgs {
 /// round each product first. An empty sequence hands its state on. A sequence with a negative slot
 /// in slots_in or slots_out is skipped: its outputs and captured rows are zeros, no state is read
 /// or written. In place, no sequence may read a slot that another one writes.
+/// On CUDA the bits are those of the targets with fma, but that 16-bit outputs of silu may be one
+/// unit in the last place away, or a zero below −87; prepared_weight is not read.
 /// Dynamic mode, with kernel_delta: width 2, dilation 1, no bias, no activation. With
 /// g = c / group_size, every step a float32 operation that is rounded to T:
 ///   now = weight[c, 0, 1] + kernel_delta[t, delta_offset, g]
@@ -68,6 +70,12 @@ DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
 DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
                                           const VarlenCausalConvArgs<Float16>& args);
 DELTAWORKS_EXPORT void varlen_causal_conv(const Cpu& device,
+                                          const VarlenCausalConvArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void varlen_causal_conv(const Cuda& device,
+                                          const VarlenCausalConvArgs<float>& args);
+DELTAWORKS_EXPORT void varlen_causal_conv(const Cuda& device,
+                                          const VarlenCausalConvArgs<Float16>& args);
+DELTAWORKS_EXPORT void varlen_causal_conv(const Cuda& device,
                                           const VarlenCausalConvArgs<BFloat16>& args);
 
 /// The memory that such a call would read and write (deltaworks/access.hpp).
@@ -101,6 +109,12 @@ DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device, const ReplayConvStat
 DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device,
                                          const ReplayConvStateArgs<Float16>& args);
 DELTAWORKS_EXPORT void replay_conv_state(const Cpu& device,
+                                         const ReplayConvStateArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void replay_conv_state(const Cuda& device,
+                                         const ReplayConvStateArgs<float>& args);
+DELTAWORKS_EXPORT void replay_conv_state(const Cuda& device,
+                                         const ReplayConvStateArgs<Float16>& args);
+DELTAWORKS_EXPORT void replay_conv_state(const Cuda& device,
                                          const ReplayConvStateArgs<BFloat16>& args);
 template <class T>
 DELTAWORKS_EXPORT std::vector<AccessRange> access_ranges(const ReplayConvStateArgs<T>& args);

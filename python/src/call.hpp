@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "contract/checker.hpp"
 #include "contract/tensor.hpp"
 #include "contract/values.hpp"
 #include "deltaworks/device.hpp"

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "contract/checker.hpp"
+
 namespace deltaworks::contract {
 
 namespace {

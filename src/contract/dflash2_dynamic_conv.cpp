@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "contract/checker.hpp"
+
 namespace deltaworks::contract {
 
 namespace {

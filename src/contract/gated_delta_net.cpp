@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "contract/checker.hpp"
+
 namespace deltaworks::contract {
 
 namespace {

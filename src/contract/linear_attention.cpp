@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "contract/checker.hpp"
+
 namespace deltaworks::contract {
 
 namespace {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "contract/checker.hpp"
+
 namespace deltaworks::contract {
 
 namespace {

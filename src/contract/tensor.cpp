@@ -1,91 +1,14 @@
 #include "contract/tensor.hpp"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <limits>
-
 namespace deltaworks::contract {
 
-namespace {
-
-std::string dims_to_string(const std::int64_t* dims, int rank) {
+std::string to_string(const Tensor& tensor) {
   std::string text = "[";
-  for (int dim = 0; dim < rank; ++dim) {
+  for (int dim = 0; dim < tensor.rank; ++dim) {
     if (dim > 0) text += ", ";
-    text += dims[dim] == kUnknown ? "?" : std::to_string(dims[dim]);
+    text += tensor.dims[dim] == kUnknown ? "?" : std::to_string(tensor.dims[dim]);
   }
   return text + "]";
-}
-
-}  // namespace
-
-std::string to_string(const Tensor& tensor) {
-  return dims_to_string(tensor.dims.data(), tensor.rank);
-}
-
-void Checker::fail(const std::string& what) {
-  if (ok()) complaint_ = fmt::format("{}: {}", op_, what);
-}
-
-void Checker::dtype(std::string_view argument, const Tensor& tensor, DType expected) {
-  if (tensor.dtype != expected) {
-    fail(fmt::format("{} has type {}, expected {}", argument, name(tensor.dtype), name(expected)));
-  }
-}
-
-void Checker::rank(std::string_view argument, const Tensor& tensor, int expected) {
-  if (tensor.rank != expected) {
-    fail(fmt::format("{} has rank {} (shape {}), expected rank {}", argument, tensor.rank,
-                     to_string(tensor), expected));
-  }
-}
-
-void Checker::dims(std::string_view argument, const Tensor& tensor) {
-  for (int dim = 0; dim < tensor.rank; ++dim) {
-    if (tensor.dims[dim] >= kUnknown) continue;
-    fail(fmt::format("{} has shape {}, expected no negative extent", argument, to_string(tensor)));
-  }
-}
-
-void Checker::shape(std::string_view argument, const Tensor& tensor,
-                    std::initializer_list<std::int64_t*> extents) {
-  rank(argument, tensor, static_cast<int>(extents.size()));
-  if (!ok()) return;
-  std::array<std::int64_t, Tensor::kMaxRank> expected{};
-  bool fits = true;
-  int dim = 0;
-  for (std::int64_t* extent : extents) {
-    if (*extent == kUnknown) *extent = tensor.dims[dim];
-    expected[dim] = *extent;
-    fits = fits && (tensor.dims[dim] == kUnknown || tensor.dims[dim] == *extent);
-    ++dim;
-  }
-  if (!fits) {
-    fail(fmt::format("{} has shape {}, expected {}", argument, to_string(tensor),
-                     dims_to_string(expected.data(), tensor.rank)));
-  }
-}
-
-void Checker::size(std::string_view argument, std::initializer_list<std::int64_t> extents) {
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max() / 8;
-  std::int64_t size = 1;
-  for (const std::int64_t extent : extents) {
-    if (extent <= 0) return;  // unknown or empty
-    if (size > kLargest / extent) {
-      fail(fmt::format("{} has shape [{}], expected less than 2^60 elements", argument,
-                       fmt::join(extents, ", ")));
-      return;
-    }
-    size *= extent;
-  }
-}
-
-void Checker::together(std::string_view argument, bool given, bool expected,
-                       std::string_view reason) {
-  if (given == expected) return;
-  fail(fmt::format("{} is {}, expected {}: {}", argument, given ? "given" : "missing",
-                   expected ? "it" : "none", reason));
 }
 
 }  // namespace deltaworks::contract

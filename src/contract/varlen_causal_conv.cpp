@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <limits>
 
+#include "contract/checker.hpp"
+
 namespace deltaworks::contract {
 
 namespace {

@@ -1,0 +1,33 @@
+// How kernels are started, and which operands their wide loads can take.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/check.hpp"
+#include "deltaworks/device.hpp"
+#include "deltaworks/view.hpp"
+
+namespace deltaworks::cuda {
+
+inline constexpr int kLoadBytes = 16;  // the widest load of a thread
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Kernel, class Call>
+void launch(const Cuda& device, std::int64_t blocks, int threads, Kernel kernel, const Call& call) {
+  if (blocks == 0) return;
+  kernel<<<static_cast<unsigned>(blocks), threads, 0, device.stream>>>(call);
+  check(cudaGetLastError());
+}
+
+// Whether every row starts where a load of kLoadBytes may start.
+template <class T, std::size_t Rank>
+bool is_aligned(const View<T, Rank>& view) {
+  constexpr std::int64_t kElements = kLoadBytes / sizeof(T);
+  return reinterpret_cast<std::uintptr_t>(view.data()) % kLoadBytes == 0 &&
+         (view.extent(0) <= 1 || view.row_stride() % kElements == 0);
+}
+
+}  // namespace deltaworks::cuda
