@@ -10,8 +10,8 @@
 namespace deltaworks::testing {
 namespace {
 
-using GatedDeltaRatesBits = OnTarget;
-INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaRatesBits, every_target(), target_name);
+using GatedDeltaRatesBits = OnBackend;
+INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaRatesBits, every_backend(), target_name);
 
 constexpr GatedDeltaRatesArithmetic kModes[] = {GatedDeltaRatesArithmetic::kFloat32,
                                                 GatedDeltaRatesArithmetic::kActivation};

@@ -1,4 +1,4 @@
-// Values and laws of varlen_causal_conv's dynamic mode on every instruction set and type.
+// Values and laws of varlen_causal_conv's dynamic mode on every backend and type.
 #include <gtest/gtest.h>
 
 #include "support/dflash2_dynamic_conv_case.hpp"
@@ -8,8 +8,8 @@
 namespace deltaworks::testing {
 namespace {
 
-using VarlenCausalConvDynamic = OnTarget;
-INSTANTIATE_TEST_SUITE_P(Targets, VarlenCausalConvDynamic, every_target(), target_name);
+using VarlenCausalConvDynamic = OnBackend;
+INSTANTIATE_TEST_SUITE_P(Targets, VarlenCausalConvDynamic, every_backend(), target_name);
 
 template <class Body>
 void for_each_type(const Body& body) {
@@ -290,7 +290,7 @@ TEST_P(VarlenCausalConvDynamic, OperandsMayBePitched) {
     args.previous_mask = View<const Float16, 2>(mask.data(), {13, 1}, 1 + gap);
     args.kernel_delta = View<const Float16, 3>(delta.data(), {13, c.projected_taps, c.groups()},
                                                c.projected_taps * c.groups() + gap);
-    varlen_causal_conv(Cpu{}, args);
+    call(Cpu{}, args);
     EXPECT_TRUE(same_bits(to.result(), expected));
   }
 }

@@ -10,8 +10,8 @@
 namespace deltaworks::testing {
 namespace {
 
-using VarlenCausalConvMemory = OnTarget;
-INSTANTIATE_TEST_SUITE_P(Targets, VarlenCausalConvMemory, every_target(), target_name);
+using VarlenCausalConvMemory = OnBackend;
+INSTANTIATE_TEST_SUITE_P(Targets, VarlenCausalConvMemory, every_backend(), target_name);
 
 TEST_P(VarlenCausalConvMemory, KnownValues) {
   ConvCase<float> c{.channels = 1, .width = 4, .slots = 2};
@@ -28,10 +28,10 @@ TEST_P(VarlenCausalConvMemory, KnownReplay) {
   const std::vector<float> state(6, 4), update{10, 11, 20, 21, 30, 31};
   const std::vector<std::int32_t> count{2};
   Buffer<float> to(6);
-  replay_conv_state(Cpu{}, ReplayConvStateArgs<float>{.initial_state = view_of<3>(state, {1, 2, 3}),
-                                                      .state_update = view_of<3>(update, {1, 3, 2}),
-                                                      .count = view_of<1>(count, {1}),
-                                                      .final_state = to.view<3>({1, 2, 3})});
+  call(Cpu{}, ReplayConvStateArgs<float>{.initial_state = view_of<3>(state, {1, 2, 3}),
+                                         .state_update = view_of<3>(update, {1, 3, 2}),
+                                         .count = view_of<1>(count, {1}),
+                                         .final_state = to.view<3>({1, 2, 3})});
   EXPECT_EQ(to.values(), (std::vector<float>{4, 10, 20, 4, 11, 21}));
 }
 
@@ -138,7 +138,7 @@ TEST_P(VarlenCausalConvMemory, OperandsMayBePitchedAndUnaligned) {
       args.initial_state = {state.data() + 1, {2, 45, c.history()}, state_row + gap};
       args.output = {output.data() + 1, {13, 45}, 45 + gap};
       args.final_state = {final_state.data() + 1, {2, 45, c.history()}, state_row + gap};
-      varlen_causal_conv(Cpu{}, args);
+      call(Cpu{}, args);
       Buffer<Float16> untouched(std::max(output.size(), final_state.size()));
       auto want = spread(expected.output, 45, 45 + gap);
       EXPECT_TRUE(same_bits(output.values(), want)) << width << " " << gap;

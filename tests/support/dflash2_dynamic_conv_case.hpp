@@ -8,6 +8,7 @@
 #include "reference/dflash2_dynamic_conv.hpp"
 #include "support/buffer.hpp"
 #include "support/compare.hpp"
+#include "support/cuda.hpp"
 #include "support/random.hpp"
 
 namespace deltaworks::testing {
@@ -52,9 +53,13 @@ struct DFlash2Case {
     return args;
   }
 
+  // On the backend that is tested.
+  static void call(const Cpu& cpu, const Args& args) {
+    run_on(cpu, args, [](const auto& device, const Args& to) { dflash2_dynamic_conv(device, to); });
+  }
   std::vector<R> run(const Cpu& cpu) const {
     Buffer<R> output(rows() * channels());
-    dflash2_dynamic_conv(cpu, args(output.data()));
+    call(cpu, args(output.data()));
     return output.values();
   }
   std::vector<double> reference() const {

@@ -10,6 +10,7 @@
 #include "reference/gated_delta_rates_composed.hpp"
 #include "support/buffer.hpp"
 #include "support/compare.hpp"
+#include "support/cuda.hpp"
 #include "support/random.hpp"
 
 namespace deltaworks::testing {
@@ -51,10 +52,14 @@ struct RatesCase {
             .log_decay = log_decay};
   }
 
+  // On the backend that is tested.
+  static void call(const Cpu& cpu, const Args& args) {
+    run_on(cpu, args, [](const auto& device, const Args& to) { gated_delta_rates(device, to); });
+  }
   RatesOutputs<T> run(const Cpu& cpu = {}) const {
     Buffer<T> update_rates(size());
     Buffer<float> decay_factors(size());
-    gated_delta_rates(cpu, args(update_rates.data(), decay_factors.data()));
+    call(cpu, args(update_rates.data(), decay_factors.data()));
     return {update_rates.values(), decay_factors.values()};
   }
   RatesOutputs<T> composed() const {

@@ -8,6 +8,7 @@
 #include "reference/varlen_causal_conv.hpp"
 #include "support/buffer.hpp"
 #include "support/compare.hpp"
+#include "support/cuda.hpp"
 #include "support/random.hpp"
 
 namespace deltaworks::testing {
@@ -88,11 +89,22 @@ struct ConvBuffers {
   Buffer<T> output, final_state, state_update;
 };
 
+// On the backend that is tested.
+template <class Args>
+void call(const Cpu& cpu, const Args& args) {
+  run_on(cpu, args, [](const auto& device, const Args& to) {
+    if constexpr (requires { to.weight; }) {
+      varlen_causal_conv(device, to);
+    } else {
+      replay_conv_state(device, to);
+    }
+  });
+}
+
 template <class T>
 ConvResult<T> run(const Cpu& cpu, const ConvCase<T>& c) {
   ConvBuffers<T> to(c);
-  varlen_causal_conv(cpu,
-                     args_of(c, to.output.data(), to.final_state.data(), to.state_update.data()));
+  call(cpu, args_of(c, to.output.data(), to.final_state.data(), to.state_update.data()));
   return to.result();
 }
 
@@ -102,7 +114,7 @@ ConvResult<T> run_in_place(const Cpu& cpu, const ConvCase<T>& c) {
   std::copy(c.state.begin(), c.state.end(), to.final_state.data());
   auto args = args_of(c, to.output.data(), to.final_state.data(), to.state_update.data());
   args.initial_state = args.final_state;
-  varlen_causal_conv(cpu, args);
+  call(cpu, args);
   return to.result();
 }
 
