@@ -100,6 +100,16 @@ def test_keep_float16_leaves_the_decoder_and_what_it_hands_the_drafter(tmp_path)
     assert types["past_key_values.0.key"] == TensorProto.FLOAT
 
 
+def test_activations_of_eight_bits_are_asked_for(tmp_path):
+    for wanted, levels in ((False, {None}), (True, {4})):
+        retarget(PACKAGES / "paged/int4", tmp_path / "target", int8_activations=wanted)
+        nodes = graph_of(tmp_path / "target/model.onnx").node
+        products = [node for node in nodes if node.op_type == "MatMulNBits"]
+        assert len(products) > 20
+        named = [{a.name: a.i for a in node.attribute} for node in products]
+        assert {attributes.get("accuracy_level") for attributes in named} == levels
+
+
 def split_norms(graph):
     """Two nodes for a sum with a norm, which rounds otherwise than the two do."""
     nodes = []

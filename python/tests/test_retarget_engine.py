@@ -82,6 +82,16 @@ def test_a_drafter_drafts_and_changes_no_token(tmp_path, keep):
     assert stats["dflash2_failures"] == 0 and stats["dflash2_disables"] == 0
 
 
+def test_activations_of_eight_bits_decode_with_drafts_as_without(tmp_path):
+    retarget(PACKAGES / "paged/int4", tmp_path / "cpu", int8_activations=True)
+    engine, texts = engine_of(tmp_path / "cpu"), expected("dense")
+    plain, steps = decode(engine, texts)
+    texts = [text | {"tokens": result} for text, result in zip(texts, plain, strict=True)]
+    drafted, fewer_steps = decode(engine, texts, half_wrong(texts))
+    assert drafted == plain
+    assert fewer_steps < steps / 2
+
+
 def test_more_requests_than_places_wait(tmp_path):
     retarget(PACKAGES / "paged/int4", tmp_path / "cpu", max_batch_size=2)
     texts = expected("dense")

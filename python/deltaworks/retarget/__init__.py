@@ -25,6 +25,7 @@ def retarget(
     target: str | os.PathLike[str],
     *,
     keep_float16: bool = False,
+    int8_activations: bool = False,
     cache_bytes: int = 1 << 30,
     max_batch_size: int | None = None,
     link: bool = False,
@@ -32,17 +33,20 @@ def retarget(
 ) -> list[str]:
     """Writes the package `source` to `target` for the CPU; returns what was changed.
 
-    keep_float16    leaves the decoder's activations in float16
-    cache_bytes     for the paged caches of all requests together
-    max_batch_size  requests at once; None keeps the builder's
-    link            weights as hard links to the source's files instead of copies
-    progress        is called with a file's name, its bytes copied so far and its size
+    keep_float16      leaves the decoder's activations in float16
+    int8_activations  rounds them to eight bits where they meet weights of four, as the builder does
+                      in its own packages for CPUs
+    cache_bytes       for the paged caches of all requests together
+    max_batch_size    requests at once; None keeps the builder's
+    link              weights as hard links to the source's files instead of copies
+    progress          is called with a file's name, its bytes copied so far and its size
 
     `source` is only read. `target` is replaced if this function made it, once the new one is whole.
     Raises Refused, with all reasons, for what would not run; ImportError without onnx.
     """
     try:
-        from . import package
+        from .configuration import Options
+        from .package import convert
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
@@ -51,5 +55,5 @@ def retarget(
             "pip install 'deltaworks[retarget]', or pip install onnx",
             name="onnx",
         ) from error
-    options = package.Options(keep_float16, cache_bytes, max_batch_size, link)
-    return package.convert(Path(source), Path(target), options, progress)
+    options = Options(keep_float16, int8_activations, cache_bytes, max_batch_size, link)
+    return convert(Path(source), Path(target), options, progress)

@@ -41,6 +41,12 @@ def main() -> int:
         "--keep-float16", action="store_true", help="leave the decoder's activations in float16"
     )
     parser.add_argument(
+        "--int8-activations",
+        action="store_true",
+        help="round activations to eight bits where they meet weights of four: less exact, up to "
+        "three times as fast",
+    )
+    parser.add_argument(
         "--cache-mib",
         type=positive,
         default=1024,
@@ -60,6 +66,7 @@ def main() -> int:
             options.source,
             options.target,
             keep_float16=options.keep_float16,
+            int8_activations=options.int8_activations,
             cache_bytes=options.cache_mib << 20,
             max_batch_size=options.max_batch_size,
             link=options.link,

@@ -21,6 +21,17 @@ DEFAULT_DRAFTS = 4  # that GenAI verifies a step when the configuration says not
 Config = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Options:
+    """As those of deltaworks.retarget.retarget."""
+
+    keep_float16: bool
+    int8_activations: bool
+    cache_bytes: int
+    max_batch_size: int | None
+    link: bool
+
+
 def refusals(config: Config) -> list[str]:
     """Why this is no package for this tool; nothing when it is one."""
     model = config.get("model")
@@ -80,16 +91,16 @@ def bytes_of(graph: Graph, name: str, first: int) -> int:
     return math.prod(extents) * element.itemsize
 
 
-def for_cpu(config: Config, memory: Memory, cache_bytes: int, batch: int | None) -> list[str]:
+def for_cpu(config: Config, memory: Memory, options: Options) -> list[str]:
     """Changes the configuration; what it changed."""
     changes = []
     for name, part in parts(config).items():
-        options = part.setdefault("session_options", {})
-        dropped = [key for key in options if key.startswith("ep.")]
+        session = part.setdefault("session_options", {})
+        dropped = [key for key in session if key.startswith("ep.")]
         for key in dropped:
-            del options[key]
-        options["provider_options"] = []
-        options["custom_ops_library"] = LIBRARY
+            del session[key]
+        session["provider_options"] = []
+        session["custom_ops_library"] = LIBRARY
         changes.append(f"model.{name}.session_options: no providers, custom_ops_library {LIBRARY}")
         changes += [f"model.{name}.session_options: {key} removed" for key in dropped]
         if part.pop("shared_initializers", None):
@@ -99,19 +110,19 @@ def for_cpu(config: Config, memory: Memory, cache_bytes: int, batch: int | None)
     if drafter and not drafter.get("sliding_window"):
         drafter["sliding_window"] = config["model"]["context_length"]
         changes.append(f"model.dflash2.sliding_window: {drafter['sliding_window']}, the context")
-    return changes + batching(config, memory, cache_bytes, batch) + notes(config)
+    return changes + batching(config, memory, options) + notes(config)
 
 
-def batching(config: Config, memory: Memory, cache_bytes: int, batch: int | None) -> list[str]:
-    """Blocks for `cache_bytes`, but no more than all requests at full length can fill."""
+def batching(config: Config, memory: Memory, options: Options) -> list[str]:
+    """Blocks for the cache's bytes, but no more than all requests at full length can fill."""
     section = config["engine"]["dynamic_batching"]
     section.pop("gpu_utilization_factor", None)
-    if batch is not None:
-        section["max_batch_size"] = batch
+    if options.max_batch_size is not None:
+        section["max_batch_size"] = options.max_batch_size
     size, requests = section["block_size"], section["max_batch_size"]
     most = requests * math.ceil(config["model"]["context_length"] / size)
     block_bytes = size * memory.position_bytes
-    section["num_blocks"] = blocks = max(1, min(most, cache_bytes // block_bytes))
+    section["num_blocks"] = blocks = max(1, min(most, options.cache_bytes // block_bytes))
     return [
         f"engine.dynamic_batching: {blocks} blocks of {size} positions instead of "
         f"gpu_utilization_factor, {megabytes(blocks * block_bytes)}",

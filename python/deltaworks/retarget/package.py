@@ -14,22 +14,12 @@ from onnx import ModelProto
 from .. import __version__, onnxruntime_library
 from . import Progress, configuration, served
 from ._refused import Refused
-from .configuration import LIBRARY, Config, Memory, memory_of
+from .configuration import LIBRARY, Config, Memory, Options, memory_of
 from .rewrite import rewrite
 
 CONFIGURATION = "genai_config.json"
 RECORD = "retarget.json"  # written last: a folder that has it is whole, and this tool's
 CHUNK = 16 << 20
-
-
-@dataclass(frozen=True)
-class Options:
-    """As those of deltaworks.retarget.retarget."""
-
-    keep_float16: bool
-    cache_bytes: int
-    max_batch_size: int | None
-    link: bool
 
 
 @dataclass
@@ -50,14 +40,12 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
         name = part["filename"]
         model = package.models[name] = read_model(source / name)
         reasons += stored_refusals(source, part, model)
-        changes = rewrite(part, model, options.keep_float16)
+        changes = rewrite(part, model, options)
         package.changes += [f"{name}: {text}" for text in changes]
         reasons += [f"{name}, {text}" for text in served.refusals(model)]
     refuse(reasons)
     memory = sum((memory_of(model) for model in package.models.values()), Memory())
-    package.changes += configuration.for_cpu(
-        package.config, memory, options.cache_bytes, options.max_batch_size
-    )
+    package.changes += configuration.for_cpu(package.config, memory, options)
     write(package, target, options.link, progress)
     return package.changes
 
