@@ -199,7 +199,10 @@ def test_convolutions_of_another_form_stay():
     "change, reason",
     [
         (lambda c: c["engine"].clear(), "use_paged_attention=true"),
-        (lambda c: c["model"].update(mtp={"filename": "mtp.onnx"}), "exclude_mtp=true"),
+        (
+            lambda c: c["model"].update(dspark={"filename": "d.onnx"}),
+            "model.dspark is not supported",
+        ),
         (lambda c: c["model"].update(decoder={}), "no model.decoder.filename"),
         (lambda c: c["model"]["decoder"].update(filename="other.onnx"), "other.onnx is missing"),
         (
@@ -207,7 +210,7 @@ def test_convolutions_of_another_form_stay():
             "does not share the weight lm_head.MatMul.weight",
         ),
     ],
-    ids=["dense", "mtp", "no decoder", "no graph", "shared"],
+    ids=["dense", "other drafter", "no decoder", "no graph", "shared"],
 )
 def test_a_configuration_that_it_cannot_serve(tmp_path, change, reason):
     source = copy_of("paged/float16", tmp_path / "source")

@@ -82,6 +82,16 @@ def test_a_drafter_drafts_and_changes_no_token(tmp_path, keep):
     assert stats["dflash2_failures"] == 0 and stats["dflash2_disables"] == 0
 
 
+def test_a_head_for_more_tokens_drafts_and_changes_none(tmp_path):
+    retarget(PACKAGES / "mtp/int4", tmp_path / "cpu")
+    engine, texts = engine_of(tmp_path / "cpu"), expected("dense")
+    results, _ = decode(engine, texts, every=3)
+    assert results == tokens(texts)
+    stats = engine.get_speculative_stats()
+    assert stats["draft_tokens_proposed"] > 1000 and stats["draft_tokens_accepted"] > 0
+    assert stats["mtp_failures"] == 0
+
+
 def test_activations_of_eight_bits_decode_with_drafts_as_without(tmp_path):
     retarget(PACKAGES / "paged/int4", tmp_path / "cpu", int8_activations=True)
     engine, texts = engine_of(tmp_path / "cpu"), expected("dense")

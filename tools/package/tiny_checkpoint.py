@@ -1,6 +1,7 @@
 """Random checkpoints for tiny_packages.py: Qwen3.5, dense and with experts; a DFlash2 drafter."""
 
 import json
+import shutil
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -142,6 +143,23 @@ def make(kind, folder):
         eos_token="<2>",
     ).save_pretrained(folder)
     return model
+
+
+def add_head(source, folder):
+    """The checkpoint with a head that predicts a second token: its attention layer once more."""
+    shutil.copytree(source, folder)
+    stored = load_file(folder / "model.safetensors")
+    last = f".layers.{len(TEXT['layer_types']) - 1}."
+    for name in [name for name in stored if last in name]:
+        stored[f"mtp.layers.0.{name.split(last)[1]}"] = stored[name].clone()
+    generator = torch.Generator().manual_seed(3)
+    stored["mtp.fc.weight"] = exact((HIDDEN, 2 * HIDDEN), generator)
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        stored[f"mtp.{name}.weight"] = torch.zeros(HIDDEN)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["mtp_num_hidden_layers"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def greedy(model):

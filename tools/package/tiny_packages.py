@@ -7,6 +7,7 @@ NAME, a folder in FOLDER, is one of
     dense/float32, dense/int4   what `-e cpu` makes
     paged/float16               what `-e cuda` makes with paged attention, and a DFlash2 drafter
     paged/bfloat16, paged/int4  the same in other precisions, without a drafter
+    mtp/int4                    the same with a head that predicts a second token
     moe/float16, moe/int4       the same with four experts
 
 Nothing is changed afterwards, but the tokenizer, which no token needs, stays behind. Beside them,
@@ -39,6 +40,7 @@ PACKAGES = {
     "paged/float16": ("-p", "fp16", *PAGED, *DRAFTER),
     "paged/bfloat16": ("-p", "bf16", *PAGED),
     "paged/int4": ("-p", "int4", *PAGED),
+    "mtp/int4": ("-p", "int4", *PAGED),
     "moe/float16": ("-p", "fp16", *PAGED),
     # The experts' plain layout; the default one is for a GPU's tensor cores.
     "moe/int4": ("-p", "int4", *PAGED, "qmoe_weights_prepacked=0"),
@@ -71,8 +73,9 @@ def main():
             arguments.folder.mkdir(parents=True, exist_ok=True)
             expected = json.dumps(checkpoint.greedy(model))
             (arguments.folder / f"{kind}.json").write_text(expected + "\n")
+        checkpoint.add_head(folder / "dense", folder / "mtp")
         for name in names:
-            kind = "moe" if name.startswith("moe") else "dense"
+            kind = name.split("/")[0] if name.startswith(("moe", "mtp")) else "dense"
             target = arguments.folder / name
             shutil.rmtree(target, ignore_errors=True)
             export(folder / kind, folder / "drafter", PACKAGES[name], target)

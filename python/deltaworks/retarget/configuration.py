@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 from .graph import Graph
 
 LIBRARY = "libdeltaworks_onnxruntime.so"
-PARTS = ("decoder", "dflash2")  # that have a graph of this tool's kind
+PARTS = ("decoder", "dflash2", "mtp")  # that have a graph of this tool's kind
 # Inputs that are caches in blocks, and states of a request, of which GenAI keeps two banks.
 CACHES = {"PagedAttention": (3, 4)}
 STATES = {"GatedDeltaNet": (6,), "VarlenCausalConvWithState": (4,)}
@@ -49,10 +49,7 @@ def refusals(config: Config) -> list[str]:
         )
     for name, part in model.items():
         if isinstance(part, dict) and "filename" in part and name not in PARTS:
-            reasons.append(
-                f"model.{name} is not supported: build the package without it"
-                + (", --extra_options exclude_mtp=true" if name == "mtp" else "")
-            )
+            reasons.append(f"model.{name} is not supported: build the package without it")
     return reasons
 
 
