@@ -104,17 +104,17 @@ void clear_capsule(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDel
 }
 
 void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, std::int64_t h,
-                            const Capsule& capsule, std::int64_t first, const Token* token,
-                            std::int64_t count) {
+                            const Capsule& capsule, std::int64_t first, const Layout& layout,
+                            const Token* token, std::int64_t count) {
   for (std::int64_t t = 0; t < count && first + t < capsule.captured; ++t) {
     float* const decays = capsule.decays + (first + t) * g.decays();
     if (g.decay_per_key) {
-      gather(token[t].decays, g.key_dim, decays);
+      layout.gather(token[t].decays, decays);
     } else {
       *decays = token[t].factor;
     }
     if (h % g.heads_per_key() == 0) {
-      gather(token[t].key, g.key_dim, capsule.keys + (first + t) * g.key_heads * g.key_dim);
+      layout.gather(token[t].key, capsule.keys + (first + t) * g.key_heads * g.key_dim);
     }
   }
 }
@@ -140,13 +140,44 @@ void skip_head(const View<T, 3>& output, const Sequence& sequence, std::int64_t 
   }
 }
 
-// Tokens first … first + count − 1 of a sequence for value head h; their keys and gates are in the
-// block. Or one token for value heads h … h + heads − 1, whose rows follow each other everywhere.
+// Tokens first … first + count − 1 of a sequence for value heads h … h + heads − 1; `left` with those behind them.
+struct Part {
+  std::int64_t h, heads, first, count, left;
+  Form form;
+};
+
+// Where a part's values and outputs lie, and what to fetch while its tokens pass: the rows of the next head, or of the
+// next block of tokens for the first of the task's heads h … end − 1; and that block's keys and queries.
 template <class T, class G>
-void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
-                  const Sequence& sequence, std::int64_t h, std::int64_t heads, std::int64_t first,
-                  std::int64_t count, Block& block) {
-  const std::int64_t start = sequence.start + first, size = g.value_dim * g.key_dim;
+Head<T> head_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+                std::int64_t start, std::int64_t h, std::int64_t end, const Part& part) {
+  const bool is_last = part.h + part.heads >= end;
+  const std::int64_t next_start = std::min(start + part.count, g.tokens - 1);
+  const std::int64_t row = is_last ? next_start : start, head = is_last ? h : part.h + 1;
+  const std::int64_t key = h / g.heads_per_key() * g.key_dim, bytes = sizeof(T);
+  const auto share = [&](std::int64_t heads) { return heads * g.key_dim * bytes / (end - h); };
+  return {.value = args.value.row(start) + part.h * g.value_dim,
+          .output = args.output.row(start) + part.h * g.value_dim,
+          .value_stride = args.value.row_stride(),
+          .output_stride = args.output.row_stride(),
+          .next_value = args.value.row(row) + head * g.value_dim,
+          .next_output = args.output.row(row) + head * g.value_dim,
+          .ahead = {.key = reinterpret_cast<const char*>(args.key.row(next_start) + key),
+                    .query = reinterpret_cast<const char*>(args.query.row(next_start) + key),
+                    .key_stride = args.key.row_stride() * bytes,
+                    .query_stride = args.query.row_stride() * bytes,
+                    .tokens = std::min(part.count, part.left - part.count),
+                    .begin = share(part.h - h),
+                    .end = share(part.h + 1 - h)}};
+}
+
+// The tokens of a part, whose keys and gates are in the block. Several heads have one token, and their rows follow each
+// other everywhere.
+template <class T, class G>
+void run_part(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+              const Sequence& sequence, const Part& part, const Head<T>& head, Block& block) {
+  const auto [h, heads, first, count, left, form] = part;
+  const std::int64_t size = g.value_dim * g.key_dim;
   const std::int64_t deltas_stride = g.value_heads * g.value_dim;
   const Capsule capsule = capsule_of(args, g, sequence, h);
   const bool captures = first < capsule.captured;
@@ -155,14 +186,11 @@ void run_block_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDelt
                                 ? to
                                 : args.initial_state->row(sequence.slot_in) + h * size;
   for (std::int64_t i = 0; i < heads; ++i) {
-    capture_gates_and_keys(g, h + i, capsule_of(args, g, sequence, h + i), first, block.token + i,
-                           count);
+    capture_gates_and_keys(g, h + i, capsule_of(args, g, sequence, h + i), first, block.layout,
+                           block.token + i, count);
   }
-  const Head<T> head{.value = args.value.row(start) + h * g.value_dim,
-                     .output = args.output.row(start) + h * g.value_dim,
-                     .value_stride = args.value.row_stride(),
-                     .output_stride = args.output.row_stride()};
   const Steps steps{
+      .form = form,
       .token = block.token,
       .count = count,
       .head_rows = g.value_dim,
@@ -183,9 +211,8 @@ HWY_INLINE bool shares_keys(const contract::GatedDeltaNetGeometry& g, const Sequ
 }
 
 // Heads whose rows pass as if they were one head's: then the pipeline of a lone token runs full.
-HWY_INLINE std::int64_t heads_together(const contract::GatedDeltaNetGeometry& g,
-                                       std::int64_t count) {
-  const bool joins = is_lone(count, g.key_dim) && !g.decay_per_key && g.value_dim % kRows == 0;
+HWY_INLINE std::int64_t heads_together(const contract::GatedDeltaNetGeometry& g, Form form) {
+  const bool joins = form == Form::kLone && !g.decay_per_key && g.value_dim % kRows == 0;
   return joins ? std::clamp<std::int64_t>(kMaxLoneRows / g.value_dim, 1, kMaxBlock) : 1;
 }
 
@@ -194,24 +221,27 @@ template <class T, class G>
 void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
                const Sequence& sequence, std::int64_t h, std::int64_t end) {
   const std::int64_t vectors = g.decay_per_key ? 3 : 2;
-  const std::int64_t longest = std::min(kMaxBlock, kScratch / (vectors * token_vector(g.key_dim)));
   Block block;
   Gates gates;
-  for (std::int64_t first = 0; first < sequence.length; first += longest) {
-    const std::int64_t start = sequence.start + first;
-    const std::int64_t count = std::min(longest, sequence.length - first);
-    const std::int64_t together = heads_together(g, count);
+  for (std::int64_t first = 0, count = 0; first < sequence.length; first += count) {
+    const std::int64_t start = sequence.start + first, left = sequence.length - first;
+    const Form form = form_of(left, g.value_dim, g.key_dim);
+    block.layout = {g.key_dim, form == Form::kRowLanes ? 1 : kStripRows};
+    count = std::min({left, kMaxBlock, kScratch / (vectors * block.layout.size())});
+    const std::int64_t together = heads_together(g, form);
     const std::int64_t prepared = std::max(together, kMaxBlock / count / together * together);
     prepare_keys(args, start, count, h / g.heads_per_key(), block);
     for (std::int64_t head = h; head < end; head += together) {
-      const std::int64_t heads = std::min(together, end - head), place = (head - h) % prepared;
-      if (place == 0)
+      const Part part{head, std::min(together, end - head), first, count, left, form};
+      const std::int64_t place = (head - h) % prepared;
+      if (place == 0) {
         prepare_gates(args, start, count, head, std::min(prepared, end - head), gates);
-      for (std::int64_t i = heads - 1; i >= 0; --i) {
+      }
+      for (std::int64_t i = part.heads - 1; i >= 0; --i) {
         block.token[i] = block.token[0];
         choose_gates(args, start, count, head + i, place + i, gates, block, block.token + i);
       }
-      run_block_of(args, g, sequence, head, heads, first, count, block);
+      run_part(args, g, sequence, part, head_of(args, g, start, h, end, part), block);
     }
   }
 }

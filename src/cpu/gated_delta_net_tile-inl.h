@@ -26,6 +26,12 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+constexpr std::int64_t kCacheLine = 64;
+
+HWY_INLINE void fetch_to_l1(const void* line) { hwy::Prefetch(static_cast<const char*>(line)); }
+// Highway has no such hint: a locality of 2 is all levels but the first.
+HWY_INLINE void fetch_to_l2(const void* line) { __builtin_prefetch(line, 0, 2); }
+
 using DStrip = hn::CappedTag<float, 16>;
 using VStrip = hn::Vec<DStrip>;
 constexpr DStrip d_strip;
@@ -107,8 +113,8 @@ HWY_INLINE Strip mul_add_strip(const Strip& a, const Strip& b, const Strip& c) {
   return r;
 }
 
-// What a sweep needs to know of a token. Vectors of key_dim lie in blocks of eight, each kStripRows times, the last one
-// padded with zeros.
+// What a sweep needs to know of a token. Vectors of key_dim lie in blocks of eight, the last one padded with zeros. For
+// sweeps along the key dimension each block lies there kStripRows times.
 struct Token {
   const float* key;           // normalised
   const float* query;         // normalised
