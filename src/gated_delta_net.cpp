@@ -94,6 +94,13 @@ void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
   cpu::gated_delta_net(device, geometry, args);
 }
 
+template <class T, class G>
+void run(const Cuda& device, const GatedDeltaNetArgs<T, G>& args) {
+  const auto geometry = geometry_of(args);
+  memory_of(args);
+  cuda::gated_delta_net(device, geometry, args);
+}
+
 contract::GatedDeltaNetGeometry geometry_of(const ReplayGatedDeltaStateArgs& args) {
   using contract::describe;
   auto geometry = contract::value_or_throw(contract::replay_gated_delta_state(
@@ -130,6 +137,22 @@ void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<Float16, Float16
   run(device, args);
 }
 void gated_delta_net(const Cpu& device, const GatedDeltaNetArgs<BFloat16, BFloat16>& args) {
+  run(device, args);
+}
+
+void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<float>& args) {
+  run(device, args);
+}
+void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<Float16>& args) {
+  run(device, args);
+}
+void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<BFloat16>& args) {
+  run(device, args);
+}
+void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<Float16, Float16>& args) {
+  run(device, args);
+}
+void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<BFloat16, BFloat16>& args) {
   run(device, args);
 }
 

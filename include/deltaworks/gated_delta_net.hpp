@@ -67,7 +67,8 @@ struct GatedDeltaNetArgs {
 /// Every sum has 8 partial sums (index mod 8, ascending, fma) and one tree,
 /// ((0+4) + (2+6)) + ((1+5) + (3+7)), so that AVX2 and AVX-512 give the same bits. Token order
 /// within a sequence is fixed: one call over n tokens gives the bits of n calls, whatever the batch
-/// or the threads.
+/// or the threads. On CUDA partial sum l has the indices i with i / 4 mod 8 = l, and the state update
+/// is fused, S = fma(k, delta, round(a S)), as ONNX Runtime's CUDA kernel has it.
 ///
 /// state_update holds, per sequence, factors a [capacity, value_heads] (per-key decay: [capacity,
 /// value_heads, key_dim]), keys k [capacity, key_heads, key_dim] and deltas [capacity, value_heads,
@@ -81,6 +82,13 @@ DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device, const GatedDeltaNetArg
 DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device,
                                        const GatedDeltaNetArgs<Float16, Float16>& args);
 DELTAWORKS_EXPORT void gated_delta_net(const Cpu& device,
+                                       const GatedDeltaNetArgs<BFloat16, BFloat16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<float>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<Float16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cuda& device, const GatedDeltaNetArgs<BFloat16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cuda& device,
+                                       const GatedDeltaNetArgs<Float16, Float16>& args);
+DELTAWORKS_EXPORT void gated_delta_net(const Cuda& device,
                                        const GatedDeltaNetArgs<BFloat16, BFloat16>& args);
 
 /// The memory that such a call would read and write (deltaworks/access.hpp).

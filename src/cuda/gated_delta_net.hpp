@@ -7,6 +7,10 @@
 
 namespace deltaworks::cuda {
 
+template <class T, class G>
+void gated_delta_net(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
+                     const GatedDeltaNetArgs<T, G>& args);
+
 void replay_gated_delta_state(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
                               const ReplayGatedDeltaStateArgs& args);
 

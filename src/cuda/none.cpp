@@ -32,6 +32,11 @@ void replay_conv_state(const Cuda&, const contract::ReplayConvStateGeometry&,
                        const ReplayConvStateArgs<T>&) {
   refuse("replay_conv_state");
 }
+template <class T, class G>
+void gated_delta_net(const Cuda&, const contract::GatedDeltaNetGeometry&,
+                     const GatedDeltaNetArgs<T, G>&) {
+  refuse("gated_delta_net");
+}
 void replay_gated_delta_state(const Cuda&, const contract::GatedDeltaNetGeometry&,
                               const ReplayGatedDeltaStateArgs&) {
   refuse("replay_gated_delta_state");
@@ -57,6 +62,16 @@ void dflash2_dynamic_conv(const Cuda&, const contract::DFlash2DynamicConvGeometr
 DELTAWORKS_NONE(float);
 DELTAWORKS_NONE(Float16);
 DELTAWORKS_NONE(BFloat16);
+#undef DELTAWORKS_NONE
+
+#define DELTAWORKS_NONE(...)                                                         \
+  template void gated_delta_net(const Cuda&, const contract::GatedDeltaNetGeometry&, \
+                                const GatedDeltaNetArgs<__VA_ARGS__>&)
+DELTAWORKS_NONE(float);
+DELTAWORKS_NONE(Float16);
+DELTAWORKS_NONE(BFloat16);
+DELTAWORKS_NONE(Float16, Float16);
+DELTAWORKS_NONE(BFloat16, BFloat16);
 #undef DELTAWORKS_NONE
 
 #define DELTAWORKS_NONE(...)                                                                   \

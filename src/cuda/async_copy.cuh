@@ -1,0 +1,80 @@
+// Copies from global to shared memory while the threads go on.
+#pragma once
+
+#include <cstdint>
+
+namespace deltaworks::cuda {
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes, both addresses multiples of 16.
+__device__ inline void async_copy16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+}
+
+// Until this thread's copies so far have arrived; a block-wide barrier then shows them to all.
+__device__ inline void wait_for_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Bulk copies are the work of Hopper's copy engine and report to a barrier. Sizes and addresses are
+// multiples of 16. On older cards the functions below exist and trap: launchers choose a kernel
+// without them.
+inline constexpr int kBulkCopyMajor = 9;  // least compute capability
+
+// Counts the bytes of copies; a phase ends when all that were announced have arrived.
+struct CopyBarrier {
+  std::uint64_t bits;
+
+  // By one thread, before a block-wide barrier.
+  __device__ void init() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&bits)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#else
+    __trap();
+#endif
+  }
+  // By one thread; `bytes` may be 0.
+  __device__ void announce(std::uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    // What this block has read and the copies will overwrite lies before this point.
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(&bits)),
+                 "r"(bytes)
+                 : "memory");
+#endif
+  }
+  // Until the phase of this parity (0, 1, 0, …) has ended.
+  __device__ void wait(std::uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "retry%=:\n"
+        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+        "@!done bra retry%=;\n"
+        "}\n" ::"r"(shared_address(&bits)),
+        "r"(parity)
+        : "memory");
+#endif
+  }
+};
+
+// For data that nothing reads again: first to leave the L2 cache.
+__device__ inline void bulk_copy_streaming(void* to, const void* from, std::uint32_t bytes,
+                                           CopyBarrier& barrier) {
+#if __CUDA_ARCH__ >= 900
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
+      "%2, [%3], %4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier.bits)), "l"(policy)
+      : "memory");
+#endif
+}
+
+}  // namespace deltaworks::cuda
