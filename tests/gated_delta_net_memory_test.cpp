@@ -15,6 +15,7 @@ namespace deltaworks {
 namespace {
 
 using testing::Buffer;
+using testing::call_gated_delta_net;
 using testing::GatedDeltaNetOptions;
 using testing::GatedDeltaNetProblem;
 using testing::Random;
@@ -23,25 +24,25 @@ using testing::view_of;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-class GatedDeltaNetMemory : public testing::OnTarget {};
+class GatedDeltaNetMemory : public testing::OnBackend {};
 
-TEST_P(GatedDeltaNetMemory, StateInPlaceAndPools) {
+void expect_states_in_place_and_pools(std::int64_t key_dim, std::int64_t value_dim) {
   Random random(6000);
   GatedDeltaNetOptions options{.cu_seqlens = {0, 3, 5, 5, 9},
                                .key_heads = 1,
                                .heads_per_key = 2,
-                               .key_dim = 12,
-                               .value_dim = 5};
+                               .key_dim = key_dim,
+                               .value_dim = value_dim};
   GatedDeltaNetProblem<float> problem(random, options);
   const auto expected = problem.run();
   const std::int64_t size = problem.state_size(), heads = problem.value_heads();
   {
-    Buffer<float> state(problem.initial_state), output(problem.tokens() * heads * 5);
+    Buffer<float> state(problem.initial_state), output(problem.tokens() * heads * value_dim);
     auto args = problem.args();
-    args.output = output.view<3>({problem.tokens(), heads, 5});
-    args.final_state = state.view<4>({4, heads, 5, 12});
+    args.output = output.view<3>({problem.tokens(), heads, value_dim});
+    args.final_state = state.view<4>({4, heads, value_dim, key_dim});
     args.initial_state = args.final_state;
-    gated_delta_net(Cpu{}, args);
+    call_gated_delta_net(Cpu{}, args);
     ASSERT_TRUE(same_bits(state.values(), expected.final_state));
   }
   // Sequence 1 is skipped; sequence 3 starts afresh although its slot holds NaN.
@@ -50,15 +51,15 @@ TEST_P(GatedDeltaNetMemory, StateInPlaceAndPools) {
   for (const auto& [b, slot] : {std::pair{0, 5}, std::pair{2, 2}}) {
     std::copy_n(problem.initial_state.begin() + b * size, size, pool.begin() + slot * size);
   }
-  Buffer<float> written(7 * size), output(problem.tokens() * heads * 5);
+  Buffer<float> written(7 * size), output(problem.tokens() * heads * value_dim);
   auto args = problem.args();
-  args.output = output.view<3>({problem.tokens(), heads, 5});
-  args.initial_state = view_of<4>(pool, {7, heads, 5, 12});
-  args.final_state = written.view<4>({7, heads, 5, 12});
+  args.output = output.view<3>({problem.tokens(), heads, value_dim});
+  args.initial_state = view_of<4>(pool, {7, heads, value_dim, key_dim});
+  args.final_state = written.view<4>({7, heads, value_dim, key_dim});
   args.slots_in = view_of<1>(in, {4});
   args.slots_out = view_of<1>(out, {4});
   args.fresh = view_of<1>(fresh, {4});
-  gated_delta_net(Cpu{}, args);
+  call_gated_delta_net(Cpu{}, args);
   const auto slot = [&](std::int64_t i) {
     return std::vector<float>(written.data() + i * size, written.data() + (i + 1) * size);
   };
@@ -72,7 +73,13 @@ TEST_P(GatedDeltaNetMemory, StateInPlaceAndPools) {
       same_bits(slot(6), problem.part(3, 0, 4, std::vector<float>(size)).run().final_state));
   for (const std::int64_t untouched : {0, 2, 3, 5})
     EXPECT_TRUE(std::isnan(slot(untouched)[0])) << untouched;
-  for (std::int64_t i = 3 * heads * 5; i < 5 * heads * 5; ++i) EXPECT_EQ(output.data()[i], 0) << i;
+  for (std::int64_t i = 3 * heads * value_dim; i < 5 * heads * value_dim; ++i)
+    EXPECT_EQ(output.data()[i], 0) << i;
+}
+
+TEST_P(GatedDeltaNetMemory, StateInPlaceAndPools) {
+  expect_states_in_place_and_pools(12, 5);
+  expect_states_in_place_and_pools(128, 64);
 }
 
 // The packed form and any pitched rows give the bits of dense ones.
@@ -97,7 +104,7 @@ TEST_P(GatedDeltaNetMemory, PackedQkvEqualsSeparate) {
   args.value = qkv.value;
   args.output = output.view<3>({6, 4, 6});
   args.final_state = state.view<4>({1, 4, 6, 10});
-  gated_delta_net(Cpu{}, args);
+  call_gated_delta_net(Cpu{}, args);
   const auto separate = problem.run();
   EXPECT_TRUE(same_bits(output.values(), separate.output));
   EXPECT_TRUE(same_bits(state.values(), separate.final_state));
@@ -123,12 +130,12 @@ TEST_P(GatedDeltaNetMemory, InactiveCaptureIsAllZeros) {
   args.final_state = state.view<4>({1, 1, 8, 8});
   args.state_update = update.view<2>({1, problem.update_row()});
   args.state_update_active = false;
-  gated_delta_net(Cpu{}, args);
+  call_gated_delta_net(Cpu{}, args);
   EXPECT_EQ(update.values(), std::vector<float>(problem.update_row()));
   EXPECT_TRUE(same_bits(state.values(), problem.run().final_state));
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaNetMemory, testing::every_target(),
+INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaNetMemory, testing::every_backend(),
                          testing::target_name);
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace deltaworks {
 namespace {
 
 using testing::Buffer;
+using testing::call_replay;
 using testing::GatedDeltaNetProblem;
 using testing::near;
 using testing::Random;
@@ -24,7 +25,7 @@ using testing::view_of;
 
 constexpr int kRounds = 40;
 
-class GatedDeltaNetTest : public testing::OnTarget {};
+class GatedDeltaNetTest : public testing::OnBackend {};
 
 template <class T, class G>
 void expect_like_reference(std::uint64_t stream) {
@@ -90,12 +91,12 @@ TEST_P(GatedDeltaNetTest, ReplayGoldenValues) {
                                   /*deltas*/ 1, 2,     3, 4,    5, 6, 7,          8, 0, 0, 0, 0};
   const std::vector<std::int32_t> count{2};
   Buffer<float> result(8);
-  replay_gated_delta_state(Cpu{}, {.initial_state = view_of<4>(state, {1, 2, 2, 2}),
-                                   .state_update = view_of<2>(update, {1, 24}),
-                                   .count = view_of<1>(count, {1}),
-                                   .final_state = result.view<4>({1, 2, 2, 2}),
-                                   .key_heads = 1,
-                                   .state_update_capacity = 3});
+  call_replay(Cpu{}, {.initial_state = view_of<4>(state, {1, 2, 2, 2}),
+                      .state_update = view_of<2>(update, {1, 24}),
+                      .count = view_of<1>(count, {1}),
+                      .final_state = result.view<4>({1, 2, 2, 2}),
+                      .key_heads = 1,
+                      .state_update_capacity = 3});
   EXPECT_EQ(result.values(), (std::vector<float>{24, 30, 30, 38, 31.5f, 40, 36.5f, 46.5f}));
 }
 
@@ -121,7 +122,8 @@ TEST_P(GatedDeltaNetTest, ExtremeGatesGiveNoNan) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaNetTest, testing::every_target(), testing::target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaNetTest, testing::every_backend(),
+                         testing::target_name);
 
 }  // namespace
 }  // namespace deltaworks

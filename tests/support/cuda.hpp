@@ -42,6 +42,16 @@ class OnBackend : public OnTarget {
   }
 };
 
+// A test of the GPU alone.
+class OnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device().empty()) GTEST_SKIP() << "needs an NVIDIA GPU and a build with CUDA";
+    is_on_cuda() = true;
+  }
+  void TearDown() override { is_on_cuda() = false; }
+};
+
 inline auto every_backend() {
   return ::testing::Values(std::string("SCALAR"), std::string("SSE4"), std::string("AVX2"),
                            std::string("AVX3"), std::string("CUDA"));
@@ -188,6 +198,14 @@ void for_each_view(ReplayGatedDeltaStateArgs& args, const Body& body) {
   body(args.initial_state), body(args.state_update), body(args.count), body(args.final_state);
 }
 
+template <class T, class G, class Body>
+void for_each_view(GatedDeltaNetArgs<T, G>& args, const Body& body) {
+  body(args.query), body(args.key), body(args.value), body(args.cu_seqlens), body(args.output);
+  body(args.final_state), body(args.initial_state), body(args.decay), body(args.decay_per_key);
+  body(args.beta), body(args.a_log), body(args.dt_bias), body(args.dt_bias_per_key);
+  body(args.slots_in), body(args.slots_out), body(args.fresh), body(args.capture_count);
+  body(args.state_update);
+}
 template <class T, class Body>
 void for_each_view(GatedDeltaRatesArgs<T>& args, const Body& body) {
   body(args.update_logits), body(args.decay_inputs), body(args.a_log), body(args.dt_bias);

@@ -7,6 +7,7 @@
 
 #include "deltaworks/gated_delta_net.hpp"
 #include "support/buffer.hpp"
+#include "support/cuda.hpp"
 #include "support/random.hpp"
 
 namespace deltaworks::testing {
@@ -21,6 +22,16 @@ struct GatedDeltaNetOptions {
   bool qk_l2_norm = true, decay_per_key = false, dt_bias_per_key = false, initial_state = true;
   float scale = 0;
 };
+
+// On the backend that is tested.
+template <class T, class G>
+void call_gated_delta_net(const Cpu& cpu, const GatedDeltaNetArgs<T, G>& args) {
+  run_on(cpu, args, [](const auto& device, const auto& to) { gated_delta_net(device, to); });
+}
+inline void call_replay(const Cpu& cpu, const ReplayGatedDeltaStateArgs& args) {
+  run_on(cpu, args,
+         [](const auto& device, const auto& to) { replay_gated_delta_state(device, to); });
+}
 
 template <class T>
 struct GatedDeltaNetOutputs {
@@ -111,7 +122,7 @@ struct GatedDeltaNetProblem {
     call.output = output.template view<3>({tokens(), heads, o.value_dim});
     call.final_state = final_state.view<4>({sequences(), heads, o.value_dim, o.key_dim});
     if (o.capacity > 0) call.state_update = state_update.view<2>({sequences(), update_row()});
-    gated_delta_net(device, call);
+    call_gated_delta_net(device, call);
     return {output.values(), final_state.values(), state_update.values()};
   }
 
@@ -157,6 +168,10 @@ inline GatedDeltaNetOptions random_options(Random& random) {
   constexpr std::int64_t kDims[] = {1, 3, 4, 7, 8, 16, 20, 31, 64, 128};
   o.key_dim = kDims[random.integer(0, 9)];
   o.value_dim = kDims[random.integer(0, 9)];
+  if (random.integer(0, 3) == 0) {  // the kernels of the GPU that hold the state in registers
+    o.key_dim = 128;
+    o.value_dim = 64 * random.integer(1, 2);
+  }
   o.capacity = random.integer(0, 1) * random.integer(1, 10);
   o.update_rule = static_cast<UpdateRule>(random.integer(0, 3));
   const bool gated =

@@ -1,0 +1,196 @@
+// What holds of gated_delta_net on the GPU alone: its kernels agree to the bit, values in device memory
+// are never trusted, graphs replay with other values.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "support/compare.hpp"
+#include "support/cuda.hpp"
+#include "support/gated_delta_net_problem.hpp"
+
+namespace deltaworks::testing {
+namespace {
+
+class CudaGatedDeltaNet : public OnCuda {};
+
+// The geometry that has kernels with the state in registers.
+GatedDeltaNetOptions register_options(Random& random) {
+  auto o = random_options(random);
+  o.key_dim = 128;
+  o.value_dim = random.integer(0, 3) == 0 ? random.integer(1, 100) : 64 * random.integer(1, 2);
+  return o;
+}
+
+template <class T>
+std::vector<T> shifted(const std::vector<T>& values) {
+  std::vector<T> copy(values.size() + 1);
+  std::copy(values.begin(), values.end(), copy.begin() + 1);
+  return copy;
+}
+
+// Unaligned operands, which the copies of the pipelined kernel and wide loads cannot take.
+template <class T>
+void expect_no_change_by_place(std::uint64_t stream) {
+  Random random(stream);
+  const GatedDeltaNetProblem<T> problem(random, register_options(random));
+  const auto expected = problem.run();
+  const auto query = shifted(problem.query), key = shifted(problem.key),
+             value = shifted(problem.value);
+  const auto state = shifted(problem.initial_state);
+  auto args = problem.args();
+  Buffer<T> output(problem.tokens() * problem.value_heads() * problem.o.value_dim + 1);
+  Buffer<float> final_state(problem.sequences() * problem.state_size() + 1),
+      update(problem.sequences() * problem.update_row());
+  args.query = {query.data() + 1, args.query.extents()};
+  args.key = {key.data() + 1, args.key.extents()};
+  args.value = {value.data() + 1, args.value.extents()};
+  if (args.initial_state) {
+    args.initial_state = View<const float, 4>(state.data() + 1, args.initial_state->extents());
+  }
+  args.output = {output.data() + 1, args.value.extents()};
+  args.final_state = {final_state.data() + 1,
+                      {problem.sequences(), problem.value_heads(), problem.o.value_dim, 128}};
+  if (problem.o.capacity > 0) {
+    args.state_update = update.template view<2>({problem.sequences(), problem.update_row()});
+  }
+  call_gated_delta_net(Cpu{}, args);
+  const auto tail = [](const auto& all) {
+    return std::decay_t<decltype(all)>(all.begin() + 1, all.end());
+  };
+  ASSERT_TRUE(same_bits(tail(output.values()), expected.output));
+  ASSERT_TRUE(same_bits(tail(final_state.values()), expected.final_state));
+  ASSERT_TRUE(same_bits(update.values(), expected.state_update));
+}
+
+TEST_F(CudaGatedDeltaNet, PlacesOfOperandsChangeNoBit) {
+  for (int round = 0; round < 20; ++round) {
+    SCOPED_TRACE(round);
+    ASSERT_NO_FATAL_FAILURE(expect_no_change_by_place<float>(100 + round));
+    ASSERT_NO_FATAL_FAILURE(expect_no_change_by_place<Float16>(200 + round));
+    ASSERT_NO_FATAL_FAILURE(expect_no_change_by_place<BFloat16>(300 + round));
+  }
+}
+
+// Blocks of other shapes, and more heads than a block of the pipelined kernel knows in advance.
+TEST_F(CudaGatedDeltaNet, ALargeBatchEqualsASmallOne) {
+  for (const std::int64_t length : {1, 3}) {
+    Random random(2500 + length);
+    constexpr std::int64_t kCopies = 600;
+    GatedDeltaNetProblem<BFloat16> one(random,
+                                       {.cu_seqlens = {0, static_cast<std::int32_t>(length)},
+                                        .key_heads = 8,
+                                        .heads_per_key = 4,
+                                        .key_dim = 128,
+                                        .value_dim = 128,
+                                        .capacity = 2,
+                                        .gate_activation = GateActivation::kSoftplus,
+                                        .beta_activation = BetaActivation::kSigmoid});
+    one.capture_count = {2};
+    one.initial_state.clear();
+    one.o.initial_state = false;
+    const auto expected = one.run();
+    auto many = one;
+    const auto repeat = [&](auto& values) {
+      const auto once = values;
+      for (std::int64_t i = 1; i < kCopies; ++i) {
+        values.insert(values.end(), once.begin(), once.end());
+      }
+    };
+    repeat(many.query), repeat(many.key), repeat(many.value), repeat(many.decay);
+    repeat(many.beta), repeat(many.capture_count);
+    for (std::int64_t b = 2; b <= kCopies; ++b) {
+      many.o.cu_seqlens.push_back(static_cast<std::int32_t>(b * length));
+    }
+    const auto actual = many.run();
+    const auto expect_copies = [](const auto& all, const auto& each) {
+      for (std::int64_t b = 0; b < kCopies; ++b) {
+        ASSERT_TRUE(std::equal(each.begin(), each.end(), all.begin() + b * std::ssize(each))) << b;
+      }
+    };
+    ASSERT_NO_FATAL_FAILURE(expect_copies(actual.output, expected.output));
+    ASSERT_NO_FATAL_FAILURE(expect_copies(actual.final_state, expected.final_state));
+    ASSERT_NO_FATAL_FAILURE(expect_copies(actual.state_update, expected.state_update));
+  }
+}
+
+// Guards around each operand show a write, compute-sanitizer a read, that leads outside.
+TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
+  constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min(),
+                         kMost = std::numeric_limits<std::int32_t>::max();
+  const std::vector<std::vector<std::int32_t>> offsets{
+      {0, 3, 6}, {0, 1 << 30, 6}, {-5, 2, 6}, {0, 4, 2}, {kLeast, 3, kMost}};
+  const std::vector<std::vector<std::int32_t>> slots{{0, 1}, {0, 1 << 30}, {kLeast, 2}, {2, 1}};
+  for (const std::int64_t key_dim : {24, 128}) {
+    Random random(7000 + key_dim);
+    GatedDeltaNetProblem<BFloat16> problem(
+        random, {.cu_seqlens = {0, 3, 6}, .key_dim = key_dim, .value_dim = 64, .capacity = 2});
+    problem.capture_count = {kMost, kLeast};
+    for (std::size_t i = 0; i < offsets.size(); ++i) {
+      for (std::size_t j = 0; j < slots.size(); ++j) {
+        Buffer<BFloat16> output(6 * 64);
+        Buffer<float> state(problem.initial_state), update(2 * problem.update_row());
+        std::int32_t faults = 0;
+        View<std::int32_t, 1> faults_view(&faults, {1});
+        auto args = problem.args();
+        args.cu_seqlens = view_of<1>(offsets[i], {3});
+        args.output = output.view<3>({6, 1, 64});
+        args.final_state = state.view<4>({2, 1, 64, key_dim});
+        args.initial_state = args.final_state;
+        args.state_update = update.view<2>({2, problem.update_row()});
+        args.slots_in = view_of<1>(slots[j], {2});
+        args.slots_out = view_of<1>(slots[j], {2});
+        GpuOperands operands;
+        for_each_view(args, [&](auto& view) { operands.add(view); });
+        operands.add(faults_view);
+        operands.place();
+        gated_delta_net(Cuda{.faults = faults_view.data()}, args);
+        operands.take_back();
+        EXPECT_EQ(faults, (i > 0 ? kCudaOffsets : 0) | (j > 0 ? kCudaSlots : 0))
+            << "offsets " << i << ", slots " << j;
+      }
+    }
+  }
+}
+
+// One graph serves batches of other lengths, fills and counts in the same memory.
+TEST_F(CudaGatedDeltaNet, AGraphReplaysWithOtherValues) {
+  for (const std::int64_t key_dim : {24, 128}) {
+    Random random(8000 + key_dim);
+    GatedDeltaNetProblem<BFloat16> problem(random, {.cu_seqlens = {0, 2, 30},
+                                                    .key_heads = 2,
+                                                    .heads_per_key = 2,
+                                                    .key_dim = key_dim,
+                                                    .value_dim = 64,
+                                                    .capacity = 3});
+    problem.capture_count = {1, 3};
+    Buffer<BFloat16> output(30 * 4 * 64);
+    Buffer<float> state(2 * problem.state_size()), update(2 * problem.update_row());
+    auto args = problem.args();
+    args.output = output.view<3>({30, 4, 64});
+    args.final_state = state.view<4>({2, 4, 64, key_dim});
+    args.state_update = update.view<2>({2, problem.update_row()});
+    GpuOperands operands;
+    for_each_view(args, [&](auto& view) { operands.add(view); });
+    operands.place();
+    gpu::Graph graph([&](CUstream_st* stream) { gated_delta_net(Cuda{stream}, args); });
+    const auto upload = [](const auto& view, const std::vector<std::int32_t>& values) {
+      gpu::copy(const_cast<std::int32_t*>(view.data()), values.data(), 4 * values.size());
+    };
+    for (const std::int32_t end : {2, 0, 29, 30}) {
+      problem.o.cu_seqlens = {0, end, 30};
+      problem.capture_count = {end % 4, 2};
+      upload(args.cu_seqlens, problem.o.cu_seqlens);
+      upload(*args.capture_count, problem.capture_count);
+      graph.launch();
+      operands.take_back_written();
+      const auto expected = problem.run();
+      ASSERT_TRUE(same_bits(output.values(), expected.output)) << end;
+      ASSERT_TRUE(same_bits(state.values(), expected.final_state)) << end;
+      ASSERT_TRUE(same_bits(update.values(), expected.state_update)) << end;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deltaworks::testing
