@@ -86,6 +86,7 @@ class Bench {
 void bench_varlen_causal_conv(Bench& bench);
 void bench_dflash2_dynamic_conv(Bench& bench);
 void bench_gated_delta_rates(Bench& bench);
+void bench_gated_delta_net(Bench& bench);
 void bench_replays(Bench& bench);
 
 }  // namespace deltaworks::bench

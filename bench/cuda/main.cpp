@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   bench_varlen_causal_conv(bench);
   bench_dflash2_dynamic_conv(bench);
   bench_gated_delta_rates(bench);
+  bench_gated_delta_net(bench);
   bench_replays(bench);
   if (argc > 1) write_report(bench, argv[1]);
   return 0;
