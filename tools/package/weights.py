@@ -16,13 +16,17 @@ DTYPES = {"F16": (TensorProto.FLOAT16, np.float16), "F32": (TensorProto.FLOAT, n
 
 
 class SafeTensors:
-    """The header of a safetensors file: shape, type and place of each tensor."""
+    """The header of a safetensors file: shape, type and place of each tensor.
 
-    def __init__(self, path):
+    `location` is the file's path as seen from the graph's folder.
+    """
+
+    def __init__(self, path, location=None):
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             self.entries = json.loads(file.read(length))
         self.path, self.begin = path, 8 + length
+        self.location = location or path.name
 
     def initializer(self, name):
         """An ONNX initializer whose bytes are those of the file."""
@@ -35,7 +39,7 @@ class SafeTensors:
             data_location=TensorProto.EXTERNAL,
         )
         where = {
-            "location": self.path.name,
+            "location": self.location,
             "offset": str(self.begin + begin),
             "length": str(end - begin),
         }
@@ -133,15 +137,24 @@ def recipe(name):
 
 
 def rotary(config, built):
-    """Constants and nodes for cos_cache and sin_cache: 8 numbers instead of half a megabyte."""
+    """Constants and nodes for cos_cache and sin_cache, compared with the builder's."""
     text = config["text_config"]
     rope, rows = text["rope_parameters"], text["max_position_embeddings"]
     dims = int(text["head_dim"] * rope["partial_rotary_factor"])
-    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
-    frequencies = (1 / np.float32(rope["rope_theta"]) ** exponents).astype(np.float32)
+    frequencies = rotary_frequencies(rope["rope_theta"], dims)
     angles = np.arange(rows, dtype=np.float32)[:, None] * frequencies
     for name, function in (("cos_cache", np.cos), ("sin_cache", np.sin)):
         check(name, function(angles), built[name])
+    return rotary_nodes(frequencies, rows)
+
+
+def rotary_frequencies(base, dims):
+    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
+    return (1 / np.float32(base) ** exponents).astype(np.float32)
+
+
+def rotary_nodes(frequencies, rows):
+    """Constants and nodes for cos_cache and sin_cache: a few numbers instead of megabytes."""
     values = {
         "begin": np.float32(0),
         "end": np.float32(rows),

@@ -26,15 +26,18 @@ class State:
 
 @torch.no_grad()
 def generate(model, prompts, tokens, temperature=0.0, generator=None):
-    """Continues prompts [batch, length] by `tokens` ids."""
+    """Continues prompts [batch, length] by `tokens` ids; `temperature` may be [batch, tokens]."""
     state, ids = State(model, prompts.shape[0]), [prompts]
+    heat = torch.as_tensor(temperature, device=prompts.device).expand(len(prompts), tokens)
     logits = model(prompts, state=state)
     for step in range(tokens):
         row = logits[:, -1].float()
         row[:, END + 1 :] = -torch.inf  # MASK and the unused ids are no text
         noise = torch.rand(row.shape, device=row.device, generator=generator).clamp_min(1e-20)
         # Gumbel noise scaled by the temperature: argmax then samples, and 0 is greedy.
-        ids.append((row - temperature * torch.log(-torch.log(noise))).argmax(-1, keepdim=True))
+        ids.append(
+            (row - heat[:, step, None] * torch.log(-torch.log(noise))).argmax(-1, keepdim=True)
+        )
         if step + 1 < tokens:
             logits = model(ids[-1], state=state)
     return torch.cat(ids, 1)
