@@ -72,37 +72,67 @@ class Decoder {
     return generated() < how_.max_tokens;
   }
 
-  std::vector<std::int32_t> drafts() const {
+  Draft draft() {
     // The token chosen after the drafts is the last that may still be wanted.
     const std::int64_t limit = std::min(how_.draft_tokens, how_.max_tokens - generated() - 1);
     if (limit <= 0) return {};
-    auto proposed = how_.drafter(history_, static_cast<std::size_t>(limit));
-    proposed.erase(std::find_if(proposed.begin(), proposed.end(),
-                                [&](std::int32_t token) { return token > 255 || is_end(token); }),
-                   proposed.end());
+    const Stopwatch watch;
+    Draft proposed = how_.drafter(history_, static_cast<std::size_t>(limit));
+    result_.draft_seconds += watch.seconds();
+    // A drawn token stays, the end too: what takes its place is drawn in view of it.
+    if (!proposed.probabilities.empty()) return proposed;
+    auto& tokens = proposed.tokens;
+    tokens.erase(std::find_if(tokens.begin(), tokens.end(),
+                              [&](std::int32_t token) { return token > 255 || is_end(token); }),
+                 tokens.end());
     return proposed;
   }
 
   // Runs the newest token and drafts; emits what was accepted and returns the token after it.
   std::int32_t step(std::int32_t token) {
-    const auto proposed = drafts();
+    const Draft proposed = draft();
     ++result_.calls;
-    if (proposed.empty()) return choose(model_.advance({&token, 1}), generated());
+    if (proposed.tokens.empty()) return choose(model_.advance({&token, 1}), generated());
 
     std::vector<std::int32_t> tokens{token};
-    tokens.insert(tokens.end(), proposed.begin(), proposed.end());
+    tokens.insert(tokens.end(), proposed.tokens.begin(), proposed.tokens.end());
     const auto rows = model_.verify(tokens);
+    const std::int64_t before = generated();
+    const std::int32_t next = proposed.probabilities.empty() ? accept_certain(proposed, rows)
+                                                             : accept_drawn(proposed, rows);
+    const std::int64_t accepted = generated() - before;
+    model_.keep(accepted + 1);
+    ++result_.verify_calls;
+    result_.drafted += static_cast<std::int64_t>(proposed.tokens.size());
+    result_.accepted += accepted;
+    return next;
+  }
+
+  // Emits the drafts that decoding without them would choose; returns what it chooses after them.
+  std::int32_t accept_certain(const Draft& draft, std::span<const std::span<const float>> rows) {
     std::size_t accepted = 0;
     std::int32_t next = choose(rows[0], generated());
-    while (accepted < proposed.size() && next == proposed[accepted]) {
+    while (accepted < draft.tokens.size() && next == draft.tokens[accepted]) {
       emit(next);
       next = choose(rows[++accepted], generated());
     }
-    model_.keep(static_cast<std::int64_t>(accepted) + 1);
-    ++result_.verify_calls;
-    result_.drafted += static_cast<std::int64_t>(proposed.size());
-    result_.accepted += static_cast<std::int64_t>(accepted);
     return next;
+  }
+
+  // Emits the drafts that stand; returns what replaces the first that does not, or follows them.
+  std::int32_t accept_drawn(const Draft& draft, std::span<const std::span<const float>> rows) {
+    const std::size_t candidates = draft.candidate_ids.size() / draft.tokens.size();
+    for (std::size_t i = 0; i < draft.tokens.size(); ++i) {
+      const auto of_token = [&](const auto& all) {
+        return std::span(all).subspan(i * candidates, candidates);
+      };
+      const auto result =
+          sampler_.verify(rows[i], static_cast<std::uint64_t>(generated()), draft.tokens[i],
+                          of_token(draft.candidate_ids), of_token(draft.probabilities));
+      if (!result.accepted || is_end(result.token)) return result.token;
+      emit(result.token);
+    }
+    return choose(rows[draft.tokens.size()], generated());
   }
 
   Sequence& model_;
@@ -133,6 +163,7 @@ Generation& Generation::operator+=(const Generation& other) {
   accepted += other.accepted;
   prompt_seconds += other.prompt_seconds;
   seconds += other.seconds;
+  draft_seconds += other.draft_seconds;
   return *this;
 }
 

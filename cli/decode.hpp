@@ -28,15 +28,23 @@ class Sequence {
   virtual void keep(std::int64_t tokens) = 0;
 };
 
+struct Draft {
+  std::vector<std::int32_t> tokens;
+  // Of drawn tokens: the candidates of each and the distribution that it was drawn from, both
+  // [tokens, candidates]. Empty: the tokens are certain.
+  std::vector<std::int32_t> candidate_ids;
+  std::vector<double> probabilities;
+};
+
 // Proposes at most `limit` tokens that may follow the history.
-using Drafter =
-    std::function<std::vector<std::int32_t>(std::span<const std::int32_t>, std::size_t limit)>;
+using Drafter = std::function<Draft(std::span<const std::int32_t>, std::size_t limit)>;
 
 struct Decoding {
   std::int64_t max_tokens = 200;
   std::vector<std::int32_t> end_tokens;  // end the text and are not part of it
   std::int64_t draft_tokens = 0;         // at most so many drafts a call; 0: plain decoding
   Drafter drafter;
+  bool tap = false;  // the drafter is the package's own and reads the model's hidden rows
   std::function<void(std::string_view)> on_text;  // bytes as they come
   std::function<void(std::int64_t done, std::int64_t total)> on_prompt;
 };
@@ -49,6 +57,7 @@ struct Generation {
   std::int64_t verify_calls = 0;  // of these, with drafts
   std::int64_t drafted = 0, accepted = 0;
   double prompt_seconds = 0, seconds = 0;
+  double draft_seconds = 0;  // of `seconds`, in the drafter
 
   // Tokens that a verification yields: accepted drafts and the one chosen after them.
   double mean_accepted_length() const;

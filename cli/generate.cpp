@@ -7,7 +7,9 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "block_drafter.hpp"
 #include "command.hpp"
 #include "lookup.hpp"
 #include "model.hpp"
@@ -41,7 +43,11 @@ class GenerateCommand {
         package_(read_package(options.model)),
         sampler_(options.temperature, options.seed, allowed_tokens()),
         how_(decoding()),
-        model_(package_, {options.threads, ""}, longest_text()) {}
+        model_(package_, {options.threads, ""}, longest_text(), how_.tap) {
+    if (!how_.tap) return;
+    drafter_.emplace(package_, GraphOptions{options.threads, ""}, longest_text());
+    how_.drafter = block_drafts(model_, *drafter_, sampler_);
+  }
 
   int run() {
     for (std::size_t i = 0; i < prompts_.size(); ++i) run_prompt(i);
@@ -90,14 +96,32 @@ class GenerateCommand {
     if (options_.draft == "none") return 0;
     if (package_.capture_capacity == 0) {
       throw UsageError(
-          "--draft lookup: this package cannot take tokens back (its graph captures "
-          "no state updates)");
+          fmt::format("--draft {}: this package cannot take tokens back (its graph captures "
+                      "no state updates)",
+                      options_.draft));
     }
-    if (options_.draft_tokens_given && options_.draft_tokens > package_.capture_capacity) {
-      throw UsageError(fmt::format("--draft-tokens {}: this package can verify at most {}",
-                                   options_.draft_tokens, package_.capture_capacity));
+    std::int64_t most = package_.capture_capacity;
+    if (options_.draft == "dflash2") most = std::min(most, drafter_slots());
+    if (options_.draft_tokens_given && options_.draft_tokens > most) {
+      throw UsageError(fmt::format("--draft-tokens {}: this package can {} at most {}",
+                                   options_.draft_tokens,
+                                   most < package_.capture_capacity ? "draft" : "verify", most));
     }
-    return std::min(options_.draft_tokens, package_.capture_capacity);
+    return std::min(options_.draft_tokens, most);
+  }
+
+  std::int64_t drafter_slots() const {
+    if (!package_.drafter) {
+      throw UsageError(
+          "--draft dflash2: this package has no drafter (its genai_config.json has no "
+          "model.dflash2)");
+    }
+    if (options_.verify && options_.temperature > 0) {
+      throw UsageError(
+          "--verify with --draft dflash2 needs --temperature 0: drawn drafts keep the text's "
+          "distribution, not its bytes");
+    }
+    return package_.drafter->block - 1;
   }
 
   Decoding decoding() const {
@@ -106,8 +130,9 @@ class GenerateCommand {
     how.end_tokens = package_.end_tokens;
     how.draft_tokens = draft_tokens();
     how.drafter = [](std::span<const std::int32_t> history, std::size_t limit) {
-      return lookup_drafts(history, limit);
+      return Draft{lookup_drafts(history, limit), {}, {}};
     };
+    how.tap = options_.draft == "dflash2";
     if (!options_.json) how.on_text = [](std::string_view text) { write_output(text); };
     how.on_prompt = print_prompt_progress;
     return how;
@@ -149,6 +174,7 @@ class GenerateCommand {
   Sampler sampler_;
   Decoding how_;
   Model model_;
+  std::optional<BlockDrafter> drafter_;
   std::optional<OperatorShares> operators_;
   Totals total_;
 };
@@ -168,8 +194,9 @@ void add_options(CLI::App& command, GenerateOptions& options) {
       ->capture_default_str();
   command
       .add_option("--draft", options.draft,
-                  "lookup: copy drafts from what the text has said before, and verify them")
-      ->check(CLI::IsMember({"none", "lookup"}))
+                  "Verify drafts: copied from what the text has said before (lookup), or by the "
+                  "package's own block drafter (dflash2)")
+      ->check(CLI::IsMember({"none", "lookup", "dflash2"}))
       ->capture_default_str();
   command
       .add_option_function<std::int64_t>(
@@ -178,7 +205,8 @@ void add_options(CLI::App& command, GenerateOptions& options) {
             options.draft_tokens = drafts;
             options.draft_tokens_given = true;
           },
-          "Drafts a verification at most, and no more than the package captures [7]")
+          "Drafts a verification at most, and no more than the package captures and its drafter "
+          "has slots [7]")
       ->transform(number<std::int64_t>(1, kDefaultDrafts));
   command.add_option("--threads", options.threads, "Threads of ONNX Runtime")
       ->transform(number<int>(1, 1024))
@@ -195,7 +223,7 @@ void add_options(CLI::App& command, GenerateOptions& options) {
                    "Tokens/s, mean accepted length and time per operator, on standard error");
   command.add_flag("--verify", options.verify,
                    "Decode every prompt without drafts too, with the same seed; exit 1 if a byte "
-                   "differs");
+                   "differs. With --draft dflash2 at temperature 0 only");
   command.add_flag("--json", options.json,
                    "One JSON object a prompt on standard output, instead of the text; after those "
                    "of a .jsonl file the totals");

@@ -16,29 +16,28 @@ Ort::Env make_environment() {
   return Ort::Env(ORT_LOGGING_LEVEL_ERROR, "deltaworks");
 }
 
-Ort::Session open_session(const Ort::Env& env, const Package& package,
-                          const GraphOptions& options) {
+Ort::Session open_session(const Ort::Env& env, const std::filesystem::path& file,
+                          const std::string& custom_ops_library, const GraphOptions& options) {
   Ort::SessionOptions session;
   session.SetIntraOpNumThreads(options.threads);
   if (!options.profile_prefix.empty()) session.EnableProfiling(options.profile_prefix.c_str());
-  session.RegisterCustomOpsLibrary(
-      find_operators(package.custom_ops_library, package.folder).c_str());
-  const auto path = package.folder / package.model_file;
+  session.RegisterCustomOpsLibrary(find_operators(custom_ops_library, file.parent_path()).c_str());
   try {
-    return Ort::Session(env, path.c_str(), session);
+    return Ort::Session(env, file.c_str(), session);
   } catch (const Ort::Exception& error) {
     if (std::string(error.what()).find("not a registered function/op") == std::string::npos) throw;
     const Runtime& runtime = load_runtime();
     throw std::runtime_error(
         fmt::format("{}\nThis is ONNX Runtime {} ({}); {} may need a newer one", error.what(),
-                    runtime.version, runtime.path, path.string()));
+                    runtime.version, runtime.path, file.string()));
   }
 }
 
 }  // namespace
 
-Graph::Graph(const Package& package, const GraphOptions& options)
-    : env_(make_environment()), session_(open_session(env_, package, options)) {
+Graph::Graph(const std::filesystem::path& file, const std::string& custom_ops_library,
+             const GraphOptions& options)
+    : env_(make_environment()), session_(open_session(env_, file, custom_ops_library, options)) {
   Ort::AllocatorWithDefaultOptions allocator;
   for (std::size_t i = 0; i < session_.GetInputCount(); ++i) {
     describe(session_.GetInputNameAllocated(i, allocator).get(), session_.GetInputTypeInfo(i));

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "ort.hpp"
-#include "package.hpp"
 #include "tensor.hpp"
 
 namespace deltaworks::cli {
@@ -21,7 +20,9 @@ struct GraphOptions {
 
 class Graph {
  public:
-  Graph(const Package& package, const GraphOptions& options);
+  // `custom_ops_library` is a name, beside the program or in the file's folder; empty: our own.
+  Graph(const std::filesystem::path& file, const std::string& custom_ops_library,
+        const GraphOptions& options);
 
   Ort::Session& session() { return session_; }
   bool has(const std::string& name) const { return tensors_.contains(name); }

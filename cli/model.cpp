@@ -24,15 +24,21 @@ void widen(const T* from, std::int64_t size, std::vector<float>& to) {
 
 }  // namespace
 
-Model::Model(const Package& package, const GraphOptions& options, std::int64_t max_tokens)
+Model::Model(const Package& package, const GraphOptions& options, std::int64_t max_tokens, bool tap)
     : package_(package),
-      graph_(package, options),
+      graph_(package.folder / package.model_file, package.custom_ops_library, options),
       max_tokens_(max_tokens),
       blocks_((max_tokens + package.block_size - 1) / package.block_size) {
   create_arguments();
   create_states();
   check_all_inputs_known();
   logits_ = graph_.make(package_.output("logits"), {kLongestCall, package_.vocabulary});
+  if (!tap) return;
+  const std::string& name = package_.output("aux_hidden_states");
+  taps_ = graph_.make(name, {kLongestCall});
+  if (taps_->type() != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
+    throw std::runtime_error(name + " is not float32 in the graph");
+  }
 }
 
 void Model::create_arguments() {
@@ -125,6 +131,7 @@ void Model::check_all_inputs_known() const {
 void Model::reset() {
   past_ = unsettled_ = 0;
   bank_ = 0;
+  kept_taps_.clear();
   for (auto* states : {&conv_states_, &recurrent_states_}) {
     for (LayerState& state : *states) state.banks[0].clear();
   }
@@ -178,6 +185,10 @@ Ort::IoBinding Model::bind(std::int64_t tokens, bool capture) {
   }
   bound.BindOutput(package_.output("logits").c_str(),
                    logits_->value({tokens, package_.vocabulary}));
+  if (taps_) {
+    bound.BindOutput(package_.output("aux_hidden_states").c_str(),
+                     taps_->value({tokens, taps_->shape()[1]}));
+  }
   return bound;
 }
 
@@ -223,6 +234,7 @@ std::vector<std::span<const float>> Model::logits(std::int64_t first, std::int64
 std::span<const float> Model::advance(std::span<const std::int32_t> tokens) {
   run(tokens, false);
   const auto size = static_cast<std::int64_t>(tokens.size());
+  keep_taps(size);
   past_ += size;
   bank_ = 1 - bank_;
   return logits(size - 1, size).front();
@@ -236,9 +248,16 @@ std::vector<std::span<const float>> Model::verify(std::span<const std::int32_t> 
 
 void Model::keep(std::int64_t tokens) {
   if (tokens < unsettled_) replay(tokens);
+  keep_taps(tokens);
   past_ += tokens;
   bank_ = 1 - bank_;
   unsettled_ = 0;
+}
+
+void Model::keep_taps(std::int64_t tokens) {
+  if (!taps_) return;
+  const float* rows = taps_->data<float>();
+  kept_taps_.insert(kept_taps_.end(), rows, rows + tokens * taps_->shape()[1]);
 }
 
 void Model::replay(std::int64_t tokens) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "decode.hpp"
@@ -20,12 +21,16 @@ namespace deltaworks::cli {
 // bank that it wrote current; taking tokens back first replays the kept ones into that bank.
 class Model final : public Sequence {
  public:
-  Model(const Package& package, const GraphOptions& options, std::int64_t max_tokens);
+  // `tap`: the hidden rows that a drafter reads are kept for take_tapped().
+  Model(const Package& package, const GraphOptions& options, std::int64_t max_tokens, bool tap);
 
   void reset() override;
   std::span<const float> advance(std::span<const std::int32_t> tokens) override;
   std::vector<std::span<const float>> verify(std::span<const std::int32_t> tokens) override;
   void keep(std::int64_t tokens) override;
+
+  // [tokens, width]: rows of the tokens kept since the last call or reset().
+  std::vector<float> take_tapped() { return std::exchange(kept_taps_, {}); }
 
   Graph& graph() { return graph_; }
 
@@ -54,6 +59,7 @@ class Model final : public Sequence {
   Ort::IoBinding bind(std::int64_t tokens, bool capture);
   std::vector<std::span<const float>> logits(std::int64_t first, std::int64_t end);
   void replay(std::int64_t tokens);
+  void keep_taps(std::int64_t tokens);
 
   Package package_;
   Graph graph_;
@@ -61,6 +67,8 @@ class Model final : public Sequence {
   std::map<std::string, Argument> arguments_;  // by the package's keys; what the graph has of them
   std::optional<Tensor> logits_;
   std::vector<float> widened_logits_;  // of a 16-bit model
+  std::optional<Tensor> taps_;         // of the last call
+  std::vector<float> kept_taps_;
   std::vector<Cache> caches_;
   std::vector<LayerState> conv_states_, recurrent_states_;
   std::map<std::tuple<std::int64_t, bool, int>, Ort::IoBinding> bindings_;

@@ -91,20 +91,51 @@ void read_state_groups(const json& config, Package& package) {
   }
 }
 
-const std::string& name_of(const std::map<std::string, std::string>& all, const char* kind,
+std::optional<DrafterPackage> read_drafter(const json& config, const Package& package) {
+  const std::string path = "model.dflash2";
+  if (find(config, path) == nullptr) return std::nullopt;
+  DrafterPackage drafter;
+  drafter.model_file = get<std::string>(config, path + ".filename");
+  drafter.custom_ops_library =
+      get_or<std::string>(config, path + ".session_options.custom_ops_library", std::string());
+  drafter.layers = get<int>(config, path + ".num_hidden_layers");
+  drafter.block = get<std::int64_t>(config, path + ".block_size");
+  drafter.candidates = get<std::int64_t>(config, path + ".selector_top_k");
+  drafter.mask_token = get<std::int32_t>(config, path + ".mask_token_id");
+  drafter.inputs = names(config, path + ".inputs");
+  drafter.outputs = names(config, path + ".outputs");
+  constexpr std::int64_t kLargestBlock = 64;  // published drafters have 8 and 16
+  const auto check = [&](const char* key, std::int64_t value, std::int64_t low, std::int64_t high) {
+    if (value >= low && value <= high) return;
+    fail(fmt::format("{}.{} is {}, expected {} to {}", path, key, value, low, high));
+  };
+  check("num_hidden_layers", drafter.layers, 1, package.context_length);
+  check("block_size", drafter.block, 2, kLargestBlock);
+  check("selector_top_k", drafter.candidates, 1, package.vocabulary);
+  check("mask_token_id", drafter.mask_token, 0, package.vocabulary - 1);
+  return drafter;
+}
+
+const std::string& name_of(const std::map<std::string, std::string>& all, const std::string& path,
                            const std::string& key) {
   const auto found = all.find(key);
-  if (found == all.end()) fail(fmt::format("model.decoder.{}.{} is missing", kind, key));
+  if (found == all.end()) fail(fmt::format("model.{}.{} is missing", path, key));
   return found->second;
 }
 
 }  // namespace
 
+const std::string& DrafterPackage::input(const std::string& key) const {
+  return name_of(inputs, "dflash2.inputs", key);
+}
+const std::string& DrafterPackage::output(const std::string& key) const {
+  return name_of(outputs, "dflash2.outputs", key);
+}
 const std::string& Package::input(const std::string& key) const {
-  return name_of(inputs, "inputs", key);
+  return name_of(inputs, "decoder.inputs", key);
 }
 const std::string& Package::output(const std::string& key) const {
-  return name_of(outputs, "outputs", key);
+  return name_of(outputs, "decoder.outputs", key);
 }
 
 std::string layer_name(const std::string& pattern, int layer) {
@@ -147,6 +178,7 @@ Package parse_package(const json& config) {
                      package.vocabulary - 1));
   }
   if (package.block_size < 1) fail("engine.dynamic_batching.block_size is not positive");
+  package.drafter = read_drafter(config, package);
   return package;
 }
 

@@ -5,10 +5,26 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace deltaworks::cli {
+
+// A DFlash2 block drafter beside the model.
+struct DrafterPackage {
+  std::string model_file;          // relative to the folder
+  std::string custom_ops_library;  // empty: none is named
+  int layers = 0;
+  std::int64_t block = 0;       // rows of a pass: the newest token and the slots for drafts
+  std::int64_t candidates = 0;  // of each slot
+  std::int32_t mask_token = 0;  // stands in the slots
+  // Names in the graph by their keys in the configuration, as in Package.
+  std::map<std::string, std::string> inputs, outputs;
+
+  const std::string& input(const std::string& key) const;
+  const std::string& output(const std::string& key) const;
+};
 
 struct Package {
   std::filesystem::path folder;
@@ -24,6 +40,7 @@ struct Package {
   std::int64_t key_heads = 0;         // of the capsules; with a capture capacity
   // Names in the graph by their keys in the configuration; "%d" stands for the layer.
   std::map<std::string, std::string> inputs, outputs;
+  std::optional<DrafterPackage> drafter;
 
   const std::string& input(const std::string& key) const;
   const std::string& output(const std::string& key) const;

@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 
+#include "block_drafter.hpp"
 #include "model.hpp"
 
 namespace deltaworks::cli {
@@ -38,6 +40,11 @@ class TemporaryFolder {
   std::string path_;
 };
 
+nlohmann::json read_events(const fs::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
 double seconds_a_call(const Generation& g) {
   return g.calls > 0 ? g.seconds / static_cast<double>(g.calls) : 0;
 }
@@ -50,13 +57,21 @@ OperatorShares profiled_run(const Package& package, int threads,
   how.max_tokens = std::min(how.max_tokens, kProfiledTokens);
   how.on_text = nullptr;
   const TemporaryFolder folder;
-  Model model(package, {threads, folder.path() + "/profile"},
-              static_cast<std::int64_t>(prompt.size()) + how.max_tokens);
+  const auto longest = static_cast<std::int64_t>(prompt.size()) + how.max_tokens;
+  Model model(package, {threads, folder.path() + "/model"}, longest, how.tap);
+  std::optional<BlockDrafter> drafter;
+  if (how.tap) {
+    drafter.emplace(package, GraphOptions{threads, folder.path() + "/drafter"}, longest);
+    how.drafter = block_drafts(model, *drafter, sampler);
+  }
   const Generation profiled = generate_text(model, prompt, sampler, how);
-  std::ifstream file(model.graph().end_profiling());
+  nlohmann::json events = read_events(model.graph().end_profiling());
+  if (drafter) {
+    const nlohmann::json more = read_events(drafter->graph().end_profiling());
+    events.insert(events.end(), more.begin(), more.end());
+  }
   const double before = seconds_a_call(unprofiled);
-  return {operator_times(nlohmann::json::parse(file)),
-          before > 0 ? seconds_a_call(profiled) / before : 1};
+  return {operator_times(events), before > 0 ? seconds_a_call(profiled) / before : 1};
 }
 
 }  // namespace deltaworks::cli

@@ -32,7 +32,8 @@ json counts_json(const Generation& g) {
           {"verify_calls", g.verify_calls},
           {"drafted", g.drafted},
           {"accepted", g.accepted},
-          {"mean_accepted_length", g.mean_accepted_length()}};
+          {"mean_accepted_length", g.mean_accepted_length()},
+          {"draft_seconds", g.draft_seconds}};
 }
 
 // "mean accepted length 2.31, 812 tokens/s; plain 402 tokens/s"
@@ -81,6 +82,8 @@ void print_stats(const Totals& totals) {
              "drafts      {} of {} calls verify, {} of {} drafts accepted, "
              "mean accepted length {:.2f}\n",
              g.verify_calls, g.calls, g.accepted, g.drafted, g.mean_accepted_length());
+  fmt::print(stderr, "drafting    {:.3f} s, {:.1f} % of the generation\n", g.draft_seconds,
+             100 * share(g.draft_seconds, g.seconds));
 }
 
 void print_operators(const OperatorShares& shares) {

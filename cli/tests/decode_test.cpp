@@ -90,19 +90,22 @@ Decoding decoding(std::int64_t max_tokens, Drafter drafter = nullptr, std::int64
   return how;
 }
 
-std::vector<std::int32_t> lookup(std::span<const std::int32_t> history, std::size_t limit) {
-  return lookup_drafts(history, limit);
+Draft certain(std::vector<std::int32_t> tokens) { return {std::move(tokens), {}, {}}; }
+
+Draft lookup(std::span<const std::int32_t> history, std::size_t limit) {
+  return certain(lookup_drafts(history, limit));
 }
 
 const std::vector<std::int32_t> kPrompt{'a', 'b', 'a', 'c'};
 
 TEST(Decode, DraftsChangeNoByte) {
   const std::vector<Drafter> drafters{
-      lookup, [](auto, std::size_t limit) { return std::vector<std::int32_t>(limit, 'a'); },
+      lookup,
+      [](auto, std::size_t limit) { return certain(std::vector<std::int32_t>(limit, 'a')); },
       [](auto history, std::size_t limit) {
-        return std::vector<std::int32_t>(limit % (1 + history.size() % 7), 'b');
+        return certain(std::vector<std::int32_t>(limit % (1 + history.size() % 7), 'b'));
       },
-      [](auto, std::size_t limit) { return std::vector<std::int32_t>(limit, kEnd); }};
+      [](auto, std::size_t limit) { return certain(std::vector<std::int32_t>(limit, kEnd)); }};
   for (const double temperature : {0.0, 0.7, 1.5}) {
     const Sampler sampler = byte_sampler(temperature);
     FakeModel model;
@@ -123,7 +126,7 @@ TEST(Decode, GoodDraftsSaveCalls) {
   const std::string text = generate_text(model, kPrompt, sampler, decoding(81)).text;
   const Drafter oracle = [&](std::span<const std::int32_t> history, std::size_t limit) {
     const auto from = text.begin() + static_cast<std::ptrdiff_t>(history.size() - kPrompt.size());
-    return std::vector<std::int32_t>(from, from + static_cast<std::ptrdiff_t>(limit));
+    return certain(std::vector<std::int32_t>(from, from + static_cast<std::ptrdiff_t>(limit)));
   };
   const auto drafted = generate_text(model, kPrompt, sampler, decoding(81, oracle));
   EXPECT_EQ(drafted.text, text);
@@ -174,7 +177,7 @@ TEST(Decode, VerifiedDraftsFollowTheModelsDistribution) {
   FakeModel model(4, 0);
   constexpr std::int64_t kTokens = 20000;
   const Drafter always_b = [](auto, std::size_t limit) {
-    return std::vector<std::int32_t>(std::min<std::size_t>(limit, 1), 'b');
+    return certain(std::vector<std::int32_t>(std::min<std::size_t>(limit, 1), 'b'));
   };
   const auto drafted = generate_text(model, kPrompt, byte_sampler(1), decoding(kTokens, always_b));
   double weights[4], total = 0, chi_square = 0;
@@ -191,6 +194,83 @@ TEST(Decode, VerifiedDraftsFollowTheModelsDistribution) {
   const double accepted = static_cast<double>(drafted.accepted) / drafted.drafted;
   const double p = weights[1] / total;
   EXPECT_NEAR(accepted, p, 4 * std::sqrt(p * (1 - p) / static_cast<double>(drafted.drafted)));
+}
+
+// Draws each draft from one distribution over `letters`, whatever the model says.
+Drafter drawing(std::vector<std::int32_t> letters, std::vector<double> weights) {
+  return [=](std::span<const std::int32_t> history, std::size_t limit) {
+    Draft draft;
+    for (std::size_t i = 0; i < limit; ++i) {
+      double left = uniform(77, history.size() + i);
+      std::size_t chosen = 0;
+      while (chosen + 1 < weights.size() && (left -= weights[chosen]) >= 0) ++chosen;
+      draft.tokens.push_back(letters[chosen]);
+      draft.candidate_ids.insert(draft.candidate_ids.end(), letters.begin(), letters.end());
+      draft.probabilities.insert(draft.probabilities.end(), weights.begin(), weights.end());
+    }
+    return draft;
+  };
+}
+
+std::vector<double> letter_weights(std::uint64_t key, std::uint64_t letters, double temperature) {
+  std::vector<double> weights;
+  double total = 0;
+  for (std::uint64_t i = 0; i < letters; ++i) {
+    weights.push_back(std::exp(static_cast<float>(3 * uniform(key, i)) / temperature));
+    total += weights.back();
+  }
+  for (double& weight : weights) weight /= total;
+  return weights;
+}
+
+// The next letter depends on the last one: each pair is as frequent as when decoding plainly, though
+// the drafts ignore the model, propose what it never writes and lack what it does.
+TEST(Decode, DrawnDraftsFollowTheModelsDistribution) {
+  constexpr std::int64_t kTokens = 30000;
+  for (const double temperature : {0.7, 1.0}) {
+    const Sampler sampler = byte_sampler(temperature);
+    for (const auto& how : {decoding(kTokens),
+                            decoding(kTokens, drawing({'c', 'a', 'x', kEnd}, {0.5, 0.2, 0.2, 0.1})),
+                            decoding(kTokens, drawing({'a', 'b', 'c'}, {0.2, 0.7, 0.1}), 3)}) {
+      FakeModel model(3, 1);
+      const std::string text = generate_text(model, kPrompt, sampler, how).text;
+      ASSERT_EQ(text.size(), static_cast<std::size_t>(kTokens));
+      double chi_square = 0;
+      for (std::int32_t last = 'a'; last < 'd'; ++last) {
+        std::vector<double> seen(3);
+        for (std::size_t i = 1; i < text.size(); ++i) {
+          if (text[i - 1] == last) seen.at(static_cast<std::size_t>(text[i] - 'a')) += 1;
+        }
+        const double total = std::accumulate(seen.begin(), seen.end(), 0.0);
+        const auto weights =
+            letter_weights(1000003 + static_cast<std::uint64_t>(last), 3, temperature);
+        for (std::size_t i = 0; i < 3; ++i) {
+          const double expected = total * weights[i];
+          chi_square += (seen[i] - expected) * (seen[i] - expected) / expected;
+        }
+      }
+      EXPECT_LT(chi_square, 22.5) << temperature;  // 6 degrees of freedom: once in 1000
+    }
+  }
+}
+
+TEST(Decode, DraftsDrawnFromTheModelsDistributionAllStand) {
+  FakeModel model(4, 0);
+  const Drafter exact = drawing({'a', 'b', 'c', 'd'}, letter_weights(1, 4, 1));
+  const auto drafted = generate_text(model, kPrompt, byte_sampler(1), decoding(801, exact));
+  EXPECT_EQ(drafted.calls, 100);  // a rounding of p against q may cost a draft, not eight
+  EXPECT_EQ(drafted.accepted, drafted.drafted);
+}
+
+TEST(Decode, ADrawnEndEndsTheTextWhereTheModelDoes) {
+  for (const std::int64_t end : {5, 6, 11, 40}) {
+    FakeModel model;
+    model.end_after = end;
+    const Drafter ends = drawing({kEnd, 'a', 'b'}, {0.4, 0.3, 0.3});
+    const auto generation = generate_text(model, kPrompt, byte_sampler(1), decoding(300, ends));
+    EXPECT_TRUE(generation.ended);
+    EXPECT_EQ(static_cast<std::int64_t>(generation.text.size()), end - 4);
+  }
 }
 
 }  // namespace

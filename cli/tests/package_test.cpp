@@ -69,6 +69,43 @@ TEST(Package, OptionalPartsHaveDefaults) {
   EXPECT_EQ(package.capture_capacity, 0);  // without the input nothing captures
 }
 
+json with_drafter() {
+  json config = valid();
+  config["model"]["dflash2"] = json::parse(R"({
+    "filename": "dflash2.onnx", "session_options": {"custom_ops_library": "libours.so"},
+    "num_hidden_layers": 2, "block_size": 8, "selector_top_k": 16, "mask_token_id": 257,
+    "inputs": {"input_ids": "ids"}, "outputs": {"scores": "draft_scores"}})");
+  return config;
+}
+
+TEST(Package, ReadsItsDrafter) {
+  EXPECT_FALSE(parse_package(valid()).drafter);
+  const auto drafter = *parse_package(with_drafter()).drafter;
+  EXPECT_EQ(drafter.model_file, "dflash2.onnx");
+  EXPECT_EQ(drafter.custom_ops_library, "libours.so");
+  EXPECT_EQ(drafter.layers, 2);
+  EXPECT_EQ(drafter.block, 8);
+  EXPECT_EQ(drafter.candidates, 16);
+  EXPECT_EQ(drafter.mask_token, 257);
+  EXPECT_EQ(drafter.input("input_ids"), "ids");
+  EXPECT_EQ(drafter.output("scores"), "draft_scores");
+  EXPECT_THROW(drafter.output("candidate_ids"), std::runtime_error);
+}
+
+TEST(Package, DrafterRefusalsNameTheKey) {
+  const auto with = [](const char* key, const json& value) {
+    json config = with_drafter();
+    config["model"]["dflash2"][key] = value;
+    return refusal(config);
+  };
+  EXPECT_EQ(with("block_size", 1), "model.dflash2.block_size is 1, expected 2 to 64");
+  EXPECT_EQ(with("selector_top_k", 0), "model.dflash2.selector_top_k is 0, expected 1 to 264");
+  EXPECT_EQ(with("mask_token_id", 264), "model.dflash2.mask_token_id is 264, expected 0 to 263");
+  json missing = with_drafter();
+  missing["model"]["dflash2"].erase("filename");
+  EXPECT_EQ(refusal(missing), "model.dflash2.filename is missing");
+}
+
 TEST(Package, RefusalsNameTheKey) {
   const auto with = [](const char* pointer, const json& value) {
     json config = valid();

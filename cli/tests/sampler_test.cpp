@@ -52,6 +52,32 @@ TEST(Sampler, SeedAndPositionDecide) {
   EXPECT_GT(differences, 32);
 }
 
+TEST(Sampler, StreamsAndSeedsAreApart) {
+  double product = 0;
+  constexpr std::uint64_t kDraws = 4000;
+  for (std::uint64_t i = 0; i < kDraws; ++i) {
+    EXPECT_NE(uniform(1, i, 1), uniform(1, i, 2));
+    EXPECT_NE(uniform(1, i, 1), uniform(2, i, 1));
+    product += (uniform(1, i, 1) - 0.5) * (uniform(1, i, 2) - 0.5);
+  }
+  // Uncorrelated: the mean product of two has the standard deviation 1 / (12 √draws).
+  EXPECT_LT(std::abs(product / kDraws), 4 / (12 * std::sqrt(kDraws)));
+}
+
+TEST(Sampler, ADrawnDraftStandsAsOftenAsItCan) {
+  const std::vector<float> logits{0, 1, 2, 9};
+  const Sampler sampler(1, 3, first(3));  // the last one is barred
+  const std::vector<std::int32_t> ids{2, 3};
+  const std::vector<double> draft{0.5, 0.5};
+  for (std::uint64_t position = 0; position < 200; ++position) {
+    // p(2) = 0.665 > q(2): stands always. A barred token never does.
+    EXPECT_TRUE(sampler.verify(logits, position, 2, ids, draft).accepted);
+    const auto barred = sampler.verify(logits, position, 3, ids, draft);
+    EXPECT_FALSE(barred.accepted);
+    EXPECT_LT(barred.token, 3);
+  }
+}
+
 TEST(Sampler, FollowsTheSoftmax) {
   const std::vector<float> logits{0, 1, 2, -1, 0.5f};
   for (const double temperature : {0.7, 1.0, 2.0}) {

@@ -57,7 +57,7 @@ def test_help_and_version():
         ["generate", "--model", ROOT],
         ["generate", "--model", "/nonexistent", "--prompt", "x"],
         ["generate", "--model", ROOT, "--prompt", "x", "--prompt-file", "-"],
-        ["generate", "--model", ROOT, "--prompt", "x", "--draft", "dflash2"],
+        ["generate", "--model", ROOT, "--prompt", "x", "--draft", "nonsense"],
         ["generate", "--model", ROOT, "--prompt", "x", "--draft-tokens", "8"],
         ["generate", "--model", ROOT, "--prompt", "x", "--max-tokens", "-1"],
         ["generate", "--model", ROOT, "--prompt", "x", "--temperature", "-1"],
@@ -166,12 +166,12 @@ def test_an_empty_prompt_starts_a_document():
     assert len(generate("--prompt", "", "--max-tokens", 8).stdout) == 8
 
 
-@pytest.mark.parametrize("temperature", [0, 0.7])
+@pytest.mark.parametrize(("draft", "temperature"), [("lookup", 0), ("lookup", 0.7), ("dflash2", 0)])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_drafts_change_no_byte(temperature, threads):
+def test_drafts_change_no_byte(draft, temperature, threads):
     common = ["--prompt", PROMPT, "--temperature", temperature, "--seed", 5, "--threads", threads]
     plain = generate(*common)
-    drafted = generate(*common, "--draft", "lookup", "--verify", "--stats")
+    drafted = generate(*common, "--draft", draft, "--verify", "--stats")
     assert drafted.stdout == plain.stdout
     assert b"1 of 1 texts equal plain decoding" in drafted.stderr
     assert b"GatedDeltaNet" in drafted.stderr
