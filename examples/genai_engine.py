@@ -114,11 +114,13 @@ def main() -> None:
     prompts = [begin + [int(token) for token in tokenizer.encode(text)] for text in texts]
 
     batch, batch_steps = generate(engine, prompts, args.max_tokens)
+    stats = engine.get_speculative_stats()  # of the model's own drafter, where it has one
     drafted, drafted_steps = generate(engine, prompts[:1], args.max_tokens, drafts=True)
     if args.json:
         result = {
             "batch": batch,
             "batch_steps": batch_steps,
+            "stats": stats,
             "drafted": drafted[0],
             "drafted_steps": drafted_steps,
         }
