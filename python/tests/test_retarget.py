@@ -204,13 +204,14 @@ def test_convolutions_of_another_form_stay():
             "model.dspark is not supported",
         ),
         (lambda c: c["model"].update(decoder={}), "no model.decoder.filename"),
+        (lambda c: c["model"].pop("context_length"), "no model.context_length"),
         (lambda c: c["model"]["decoder"].update(filename="other.onnx"), "other.onnx is missing"),
         (
             lambda c: c["model"]["decoder"]["shared_initializers"][0].update(offset="0"),
             "does not share the weight lm_head.MatMul.weight",
         ),
     ],
-    ids=["dense", "other drafter", "no decoder", "no graph", "shared"],
+    ids=["dense", "other drafter", "no decoder", "no context", "no graph", "shared"],
 )
 def test_a_configuration_that_it_cannot_serve(tmp_path, change, reason):
     source = copy_of("paged/float16", tmp_path / "source")

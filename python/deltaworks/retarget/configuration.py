@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from .graph import Graph
 
 LIBRARY = "libdeltaworks_onnxruntime.so"
 PARTS = ("decoder", "dflash2", "mtp")  # that have a graph of this tool's kind
 # Inputs that are caches in blocks, and states of a request, of which GenAI keeps two banks.
-CACHES = {"PagedAttention": (3, 4)}
-STATES = {"GatedDeltaNet": (6,), "VarlenCausalConvWithState": (4,)}
+CACHES: dict[str, tuple[int, ...]] = {"PagedAttention": (3, 4)}
+STATES: dict[str, tuple[int, ...]] = {"GatedDeltaNet": (6,), "VarlenCausalConvWithState": (4,)}
 BANKS = 2
 DEFAULT_DRAFTS = 4  # that GenAI verifies a step when the configuration says nothing
 
@@ -40,8 +40,8 @@ def refusals(config: Config) -> list[str]:
     if not isinstance(decoder, dict) or "filename" not in decoder:
         return ["genai_config.json names no model.decoder.filename: give the builder's folder"]
     reasons = []
-    paged = "block_table" in decoder.get("inputs", {})
-    if not paged or "dynamic_batching" not in config.get("engine", {}):
+    needed = {"block_size", "max_batch_size"} <= set(section(config))
+    if not needed or "block_table" not in decoder.get("inputs", {}):
         reasons.append(
             "the cache is not paged, as the Engine needs it: build the package with "
             "--extra_options use_paged_attention=true (one of the builder's -e cpu runs as it is: "
@@ -50,7 +50,15 @@ def refusals(config: Config) -> list[str]:
     for name, part in model.items():
         if isinstance(part, dict) and "filename" in part and name not in PARTS:
             reasons.append(f"model.{name} is not supported: build the package without it")
+    if "context_length" not in model:
+        reasons.append("genai_config.json names no model.context_length: build the package again")
     return reasons
+
+
+def section(config: Config) -> Config:
+    """engine.dynamic_batching; empty where there is none."""
+    found: Config = config.get("engine", {}).get("dynamic_batching", {})
+    return found
 
 
 def parts(config: Config) -> dict[str, Config]:
@@ -74,18 +82,22 @@ def memory_of(model: ModelProto) -> Memory:
     graph = Graph(model.graph)
     position = request = 0
     for node in model.graph.node:
-        for index in CACHES.get(node.op_type, ()):
-            position += bytes_of(graph, node.input[index], 2)
-        for index in STATES.get(node.op_type, ()):
-            request += bytes_of(graph, node.input[index], 1)
+        position += sum(bytes_of(graph, name, 2) for name in inputs(node, CACHES))
+        request += sum(bytes_of(graph, name, 1) for name in inputs(node, STATES))
     return Memory(position, BANKS * request)
 
 
-def bytes_of(graph: Graph, name: str, first: int) -> int:
-    """Of a value without its leading extents."""
-    extents = (graph.shape(name) or [])[first:]
-    element = helper.tensor_dtype_to_np_dtype(graph.element_type(name))
-    return math.prod(extents) * element.itemsize
+def inputs(node: NodeProto, table: dict[str, tuple[int, ...]]) -> list[str]:
+    indices = table.get(node.op_type, ())
+    return [node.input[index] for index in indices if index < len(node.input)]
+
+
+def bytes_of(graph: Graph, name: str, leading: int) -> int:
+    """Of a value without its leading extents; 0 where the graph does not tell."""
+    shape, kind = graph.shape(name), graph.element_type(name)
+    if shape is None or kind == 0:
+        return 0
+    return math.prod(shape[leading:]) * helper.tensor_dtype_to_np_dtype(kind).itemsize
 
 
 def for_cpu(config: Config, memory: Memory, options: Options) -> list[str]:
@@ -112,14 +124,14 @@ def for_cpu(config: Config, memory: Memory, options: Options) -> list[str]:
 
 def batching(config: Config, memory: Memory, options: Options) -> list[str]:
     """Blocks for the cache's bytes, but no more than all requests at full length can fill."""
-    section = config["engine"]["dynamic_batching"]
-    section.pop("gpu_utilization_factor", None)
+    changed = section(config)
+    changed.pop("gpu_utilization_factor", None)
     if options.max_batch_size is not None:
-        section["max_batch_size"] = options.max_batch_size
-    size, requests = section["block_size"], section["max_batch_size"]
+        changed["max_batch_size"] = options.max_batch_size
+    size, requests = changed["block_size"], changed["max_batch_size"]
     most = requests * math.ceil(config["model"]["context_length"] / size)
-    block_bytes = size * memory.position_bytes
-    section["num_blocks"] = blocks = max(1, min(most, options.cache_bytes // block_bytes))
+    block_bytes = max(1, size * memory.position_bytes)
+    changed["num_blocks"] = blocks = max(1, min(most, options.cache_bytes // block_bytes))
     return [
         f"engine.dynamic_batching: {blocks} blocks of {size} positions instead of "
         f"gpu_utilization_factor, {megabytes(blocks * block_bytes)}",

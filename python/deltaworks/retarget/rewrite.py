@@ -16,7 +16,7 @@ INT8 = 4  # MatMulNBits' number for this accuracy
 def rewrite(part: Config, model: ModelProto, options: Options) -> list[str]:
     """Changes the decoder's graph or a drafter's; what it changed."""
     changes = int8_activations(model) if options.int8_activations else []
-    aux = part["inputs"].get("aux_hidden_states")  # of a drafter: what the decoder hands it
+    aux = part.get("inputs", {}).get("aux_hidden_states")  # of a drafter: what the decoder hands it
     if aux is None:
         return changes + (keep(part, model) if options.keep_float16 else widened(model))
     if convolutions := fuse(model.graph):

@@ -47,7 +47,6 @@ def widen(graph: GraphProto, keep: frozenset[str] = frozenset()) -> int:
     The number of values that it changed.
     """
     narrow = {t.name for t in graph.initializer if t.data_type in NARROW} | keep
-    known = {v.name: v for v in every_value(graph)}
     changed = 0
     nodes: list[NodeProto] = []
     widened: dict[str, str] = {}  # stored value: its float32 form
@@ -58,7 +57,7 @@ def widen(graph: GraphProto, keep: frozenset[str] = frozenset()) -> int:
         elif moves_narrow(node, narrow):
             narrow.add(node.output[0])
         else:
-            nodes += widen_inputs(node, narrow, widened, known)
+            nodes += widen_inputs(node, narrow, widened)
         widen_attributes(node)
         nodes.append(node)
     for value in every_value(graph):
@@ -69,15 +68,22 @@ def widen(graph: GraphProto, keep: frozenset[str] = frozenset()) -> int:
     for output in graph.output:
         if output.name in narrow:
             raise Refused([f"the output {output.name} is a stored weight of 16 bits"])
+    describe(graph, widened)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return changed
+
+
+def describe(graph: GraphProto, widened: dict[str, str]) -> None:
+    """Adds the types of the new values."""
+    known = {t.name: helper.make_tensor_value_info(t.name, 0, t.dims) for t in graph.initializer}
+    known |= {value.name: value for value in every_value(graph)}
     for source, wide in widened.items():
         if source in known:
             value = graph.value_info.add()
             value.CopyFrom(known[source])
             value.name = wide
             value.type.tensor_type.elem_type = TensorProto.FLOAT
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return changed
 
 
 def check(node: NodeProto) -> None:
@@ -98,9 +104,7 @@ def narrow_cast(node: NodeProto) -> None:
             attribute.i = TensorProto.FLOAT
 
 
-def widen_inputs(
-    node: NodeProto, narrow: set[str], widened: dict[str, str], known: dict[str, ValueInfoProto]
-) -> list[NodeProto]:
+def widen_inputs(node: NodeProto, narrow: set[str], widened: dict[str, str]) -> list[NodeProto]:
     """Lets the node read float32; the Casts that this needs."""
     casts = []
     for index, name in enumerate(node.input):
