@@ -77,6 +77,19 @@ def test_the_configuration_is_for_the_cpu(tmp_path):
         assert library == file.read()
 
 
+def test_a_tokenizer_class_that_genai_does_not_know_is_renamed(tmp_path):
+    source = copy_of("paged/int4", tmp_path / "source")
+    path = source / "tokenizer_config.json"
+    for written, expected in (
+        ("Qwen3_5Tokenizer", "Qwen2Tokenizer"),
+        ("TokenizersBackend", "TokenizersBackend"),
+    ):
+        path.write_text(json.dumps({"tokenizer_class": written, "model_max_length": 8}))
+        retarget(source, tmp_path / "target")
+        settings = json.loads((tmp_path / "target/tokenizer_config.json").read_text())
+        assert settings == {"tokenizer_class": expected, "model_max_length": 8}
+
+
 def test_activations_are_float32_and_weights_stay_as_they_are_stored(tmp_path):
     retarget(SOURCE, tmp_path / "target")
     narrow = (TensorProto.FLOAT16, TensorProto.BFLOAT16)

@@ -19,6 +19,10 @@ from .rewrite import rewrite
 
 CONFIGURATION = "genai_config.json"
 RECORD = "retarget.json"  # written last: a folder that has it is whole, and this tool's
+TOKENIZER = "tokenizer_config.json"
+# transformers 5 writes the first for every checkpoint of Qwen3.5; GenAI 0.18 knows the second, and
+# both read tokenizer.json.
+TOKENIZER_CLASSES = {"Qwen3_5Tokenizer": "Qwen2Tokenizer"}
 CHUNK = 16 << 20
 
 
@@ -29,6 +33,7 @@ class Package:
     source: Path
     config: Config
     models: dict[str, ModelProto] = field(default_factory=dict)  # by file name
+    texts: dict[str, str] = field(default_factory=dict)  # likewise, other files that change
     changes: list[str] = field(default_factory=list)
 
 
@@ -46,8 +51,22 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
     refuse(reasons)
     memory = sum((memory_of(model) for model in package.models.values()), Memory())
     package.changes += configuration.for_cpu(package.config, memory, options)
+    rename_tokenizer(package)
     write(package, target, options.link, progress)
     return package.changes
+
+
+def rename_tokenizer(package: Package) -> None:
+    path = package.source / TOKENIZER
+    settings = json.loads(path.read_text()) if path.is_file() else {}
+    found = settings.get("tokenizer_class")
+    if found in TOKENIZER_CLASSES:
+        settings["tokenizer_class"] = TOKENIZER_CLASSES[found]
+        package.texts[TOKENIZER] = json.dumps(settings, indent=2) + "\n"
+        package.changes.append(
+            f"{TOKENIZER}: tokenizer_class {TOKENIZER_CLASSES[found]}, which GenAI knows, instead "
+            f"of {found}"
+        )
 
 
 def refuse(reasons: list[str]) -> None:
@@ -115,8 +134,11 @@ def write(package: Package, target: Path, link: bool, progress: Progress) -> Non
     fresh.mkdir(parents=True)
     try:
         for path in sorted(package.source.iterdir()):
-            if path.name not in (CONFIGURATION, *package.models) and path.is_file():
+            changed = (CONFIGURATION, *package.models, *package.texts)
+            if path.name not in changed and path.is_file():
                 transfer(path, fresh / path.name, link, progress)
+        for name, text in package.texts.items():
+            (fresh / name).write_text(text)
         for name, model in package.models.items():
             (fresh / name).write_bytes(model.SerializeToString())
         shutil.copyfile(onnxruntime_library(), fresh / LIBRARY)
