@@ -31,7 +31,7 @@ PARTS = [
 # What an operator does without, and why.
 WITHOUT = {
     "src/cuda/paged_attention.cu": "it is for the CPU, where the GenAI Engine lacks it",
-    "src/cuda/linear_attention.cu": "the dense pair is for CPU exports; ONNX Runtime has it on CUDA",
+    "src/cuda/linear_attention.cu": "it is for CPU exports; ONNX Runtime has it on CUDA",
     "src/cuda/causal_conv_with_state.cu": "likewise",
 }
 
