@@ -27,8 +27,7 @@ quietly genai-packages "building packages of random checkpoints in ${packages#"$
 venv=$tested
 
 status=0
-for tests in python/tests/test_retarget.py python/tests/test_retarget_engine.py \
-  onnxruntime/tests/test_dense_packages.py; do
+for tests in python/tests/test_retarget*.py onnxruntime/tests/test_dense_packages.py; do
   suite=genai-$(basename "$tests" .py)
   logged "$suite" "$tests on these packages" env "DELTAWORKS_PACKAGES=$packages" \
     "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml "$results/$suite.xml" "$tests" ||
