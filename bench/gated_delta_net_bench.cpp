@@ -19,7 +19,7 @@ using testing::GatedDeltaNetProblem;
 
 template <class T>
 GatedDeltaNetProblem<T> problem_of(const bench::GatedDeltaNetShape& shape, std::int64_t tokens,
-                                   std::int64_t capacity) {
+                                   std::int64_t capacity, Engine engine) {
   testing::Random random(1);
   return {random,
           {.cu_seqlens = {0, static_cast<std::int32_t>(tokens)},
@@ -29,13 +29,15 @@ GatedDeltaNetProblem<T> problem_of(const bench::GatedDeltaNetShape& shape, std::
            .value_dim = shape.value_dim,
            .capacity = capacity,
            .gate_activation = GateActivation::kSoftplus,
-           .beta_activation = BetaActivation::kSigmoid}};
+           .beta_activation = BetaActivation::kSigmoid,
+           .engine = engine}};
 }
 
 // A figure of a wrong result is worth nothing: every benchmark compares first, on fewer tokens.
 template <class T>
-bool is_right(const bench::GatedDeltaNetShape& shape, std::int64_t tokens, std::int64_t capacity) {
-  const auto problem = problem_of<T>(shape, std::min<std::int64_t>(tokens, 20), capacity);
+bool is_right(const bench::GatedDeltaNetShape& shape, std::int64_t tokens, std::int64_t capacity,
+              Engine engine) {
+  const auto problem = problem_of<T>(shape, std::min<std::int64_t>(tokens, 20), capacity, engine);
   const auto expected = reference::gated_delta_net(problem.args());
   const auto actual = problem.run();
   return testing::near(actual.output, expected.output, 4) &&
@@ -43,14 +45,14 @@ bool is_right(const bench::GatedDeltaNetShape& shape, std::int64_t tokens, std::
 }
 
 // Arguments: tokens, capture capacity, bytes of state to rotate through (0: one state, hot).
-template <class T>
+template <class T, Engine kEngine = Engine::kRecurrent>
 void run(benchmark::State& bench, const bench::GatedDeltaNetShape& shape) {
   const std::int64_t tokens = bench.range(0), capacity = bench.range(1);
-  if (!is_right<T>(shape, tokens, capacity)) {
+  if (!is_right<T>(shape, tokens, capacity, kEngine)) {
     bench.SkipWithError("differs from the reference");
     return;
   }
-  auto problem = problem_of<T>(shape, tokens, capacity);
+  auto problem = problem_of<T>(shape, tokens, capacity, kEngine);
   problem.capture_count = {static_cast<std::int32_t>(capacity)};
   const std::int64_t state_bytes = problem.state_size() * 4;
   const std::int64_t states = std::max<std::int64_t>(1, bench.range(2) / state_bytes);
@@ -93,9 +95,20 @@ void register_all() {
           ->Args({1024, 0, 0})
           ->Unit(benchmark::kMicrosecond);
     };
+    const auto add_chunked = [&](const char* type, auto function) {
+      const std::string name = std::string("gated_delta_net/") + shape.name + "/" + type;
+      benchmark::RegisterBenchmark(name.c_str(), function, shape)
+          ->ArgNames({"tokens", "capture", "rotate"})
+          ->Args({64, 0, 0})
+          ->Args({1024, 0, 0})
+          ->Unit(benchmark::kMicrosecond);
+    };
     add("float32", run<float>);
     add("float16", run<Float16>);
     add("bfloat16", run<BFloat16>);
+    add_chunked("float32/chunked", run<float, Engine::kChunked>);
+    add_chunked("float16/chunked", run<Float16, Engine::kChunked>);
+    add_chunked("bfloat16/chunked", run<BFloat16, Engine::kChunked>);
   }
 }
 

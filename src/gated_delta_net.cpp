@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "contract/checker.hpp"
+#include "contract/engine.hpp"
 #include "contract/gated_delta_net.hpp"
 #include "contract/memory.hpp"
 #include "contract/values.hpp"
@@ -90,8 +91,10 @@ void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
     contract::check_pool(kOp, *args.slots_in, *args.slots_out, args.fresh, geometry.slots,
                          in_place);
   }
+  GatedDeltaNetArgs<T, G> chosen = args;
+  chosen.engine = contract::chosen_engine(kOp, args.engine);
   cpu::ensure_target();
-  cpu::gated_delta_net(device, geometry, args);
+  cpu::gated_delta_net(device, geometry, chosen);
 }
 
 template <class T, class G>

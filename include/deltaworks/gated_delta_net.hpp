@@ -16,6 +16,16 @@ enum class UpdateRule : std::uint8_t { kLinear, kGated, kDelta, kGatedDelta };
 enum class GateActivation : std::uint8_t { kNone, kSoftplus, kSigmoid };
 enum class BetaActivation : std::uint8_t { kNone, kSigmoid };
 
+/// How the CPU computes. Where the arguments say kAuto, the environment variable DELTAWORKS_ENGINE (auto, recurrent or
+/// chunked) decides, and where that says auto or nothing, kRecurrent runs. (In ONNX Runtime the session's configuration
+/// entry deltaworks.engine is the argument.)
+///
+/// kChunked serves the first length − length mod 16 tokens of a sequence in chunks of 16 tokens, about 1.4 times as
+/// fast, if there is one decay per head (or none), key_dim is at most 256, and the sequence captures nothing; kRecurrent
+/// serves all else, the last tokens of the sequence too. The choice depends on nothing else. Chunks count from the start
+/// of a call's sequence: a split at a multiple of 16 changes no bit, any other within the tolerance.
+enum class Engine : std::uint8_t { kAuto, kRecurrent, kChunked };
+
 /// One call. T is the type of query, key, value and output; G that of decay and beta: float or T.
 /// value_heads = n · key_heads; value head h uses key head h / n.
 template <class T, class G = float>
@@ -50,6 +60,7 @@ struct GatedDeltaNetArgs {
   float gate_lower_bound = -5;  ///< of the sigmoid gate; <= 0
   BetaActivation beta_activation = BetaActivation::kNone;
   bool qk_l2_norm = false;
+  Engine engine = Engine::kAuto;
 };
 
 /// Gated delta rule (Yang, Kautz, Hatamizadeh, arXiv:2412.06464). Per value head with state S

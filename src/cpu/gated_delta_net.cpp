@@ -17,7 +17,9 @@
 #include <cmath>
 #include <tuple>
 
+#include "contract/engine.hpp"
 #include "cpu/gated_delta_net_block-inl.h"
+#include "cpu/gated_delta_net_chunked-inl.h"
 #include "cpu/gated_delta_net_pass-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/sum-inl.h"
@@ -216,14 +218,14 @@ HWY_INLINE std::int64_t heads_together(const contract::GatedDeltaNetGeometry& g,
   return joins ? std::clamp<std::int64_t>(kMaxLoneRows / g.value_dim, 1, kMaxBlock) : 1;
 }
 
-// Blocks of tokens of value heads h … end − 1, which share a key head.
+// Blocks of tokens of value heads h … end − 1, which share a key head, from token `begin` on.
 template <class T, class G>
 void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
-               const Sequence& sequence, std::int64_t h, std::int64_t end) {
+               const Sequence& sequence, std::int64_t h, std::int64_t end, std::int64_t begin) {
   const std::int64_t vectors = g.decay_per_key ? 3 : 2;
   Block block;
   Gates gates;
-  for (std::int64_t first = 0, count = 0; first < sequence.length; first += count) {
+  for (std::int64_t first = begin, count = 0; first < sequence.length; first += count) {
     const std::int64_t start = sequence.start + first, left = sequence.length - first;
     const Form form = form_of(left, g.value_dim, g.key_dim);
     block.layout = {g.key_dim, form == Form::kRowLanes ? 1 : kStripRows};
@@ -246,6 +248,21 @@ void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNe
   }
 }
 
+// The tokens of value heads h … end − 1 that the chunked engine takes. Returns how many those are.
+template <class T, class G>
+std::int64_t run_chunks(const GatedDeltaNetArgs<T, G>& args,
+                        const contract::GatedDeltaNetGeometry& g, const Sequence& sequence,
+                        std::int64_t h, std::int64_t end) {
+  const std::int64_t captured = capsule_of(args, g, sequence, h).captured;
+  const std::int64_t tokens = contract::chunked_tokens(g, args.engine, sequence.length, captured);
+  if (tokens == 0) return 0;
+  float* const to = args.final_state.row(sequence.slot_out);
+  const float* const from =
+      sequence.starts_from_zero ? to : args.initial_state->row(sequence.slot_in);
+  chunked::run_chunks(args, g, {sequence.start, tokens, h / g.heads_per_key(), h, end, from, to});
+  return tokens;
+}
+
 // Value head h of sequence b, or all heads that share its key head.
 template <class T, class G>
 void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
@@ -262,7 +279,8 @@ void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
       open_state(args, g, sequence, head);
     }
   }
-  if (!sequence.is_skipped) run_heads(args, g, sequence, h, end);
+  if (sequence.is_skipped) return;
+  run_heads(args, g, sequence, h, end, run_chunks(args, g, sequence, h, end));
 }
 
 // The slots of a capsule as one value head sees them.

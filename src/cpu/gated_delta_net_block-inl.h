@@ -60,11 +60,23 @@ struct Block {
   Token token[kMaxBlock];
 };
 
-// x · rsqrt(sum x² + epsilon), or x alone when epsilon is 0, as a token's vector.
+// rsqrt(sum x² + epsilon), or 1 when epsilon is 0.
+template <class T>
+float norm_factor(const T* x, std::size_t size, float epsilon) {
+  return epsilon > 0 ? 1.0f / std::sqrt(dot8(x, x, size) + epsilon) : 1;
+}
+
+template <class T, class G>
+float norm_epsilon(const GatedDeltaNetArgs<T, G>& args) {
+  if (!args.qk_l2_norm) return 0;
+  return args.gate_activation == GateActivation::kSigmoid ? 1e-6f : 1e-12f;
+}
+
+// x times its norm_factor, as a token's vector.
 template <class T>
 void normalise(const T* from, float* to, const Layout& layout, float epsilon) {
   const auto size = static_cast<std::size_t>(layout.key_dim);
-  const Eight factor = set8(epsilon > 0 ? 1.0f / std::sqrt(dot8(from, from, size) + epsilon) : 1);
+  const Eight factor = set8(norm_factor(from, size, epsilon));
   for (std::int64_t i = 0; i < layout.key_dim; i += 8) {
     const Eight x = load8_n(from + i, size - static_cast<std::size_t>(i));
     layout.store_block(mul8(x, factor), to, i);
@@ -80,6 +92,19 @@ HWY_INLINE float dot_of(const float* a, const float* b, const Layout& layout) {
   return sum8(sum);
 }
 
+// One vector of log decays from the inputs of their gate.
+template <class D, class T, class G>
+HWY_INLINE hn::Vec<D> log_decay(D d, const GatedDeltaNetArgs<T, G>& args, hn::Vec<D> raw,
+                                hn::Vec<D> a_log, hn::Vec<D> dt_bias) {
+  switch (args.gate_activation) {
+    case GateActivation::kSoftplus: return softplus_log_decay(d, raw, a_log, dt_bias);
+    case GateActivation::kSigmoid:
+      return sigmoid_log_decay(d, raw, a_log, dt_bias, args.gate_lower_bound);
+    case GateActivation::kNone: break;
+  }
+  return raw;
+}
+
 // exp of the log decays `raw[0 … count)`, each with its a_log and dt_bias applied.
 template <class T, class G>
 void decay_factors(const GatedDeltaNetArgs<T, G>& args, const float* raw, std::int64_t count,
@@ -88,13 +113,8 @@ void decay_factors(const GatedDeltaNetArgs<T, G>& args, const float* raw, std::i
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t i = 0; i < count; i += lanes) {
     const auto n = static_cast<std::size_t>(std::min(lanes, count - i));
-    auto g = load_float_n(d, raw + i, n);
-    if (args.gate_activation != GateActivation::kNone) {
-      const auto scale = load_float_n(d, a_log + i, n), bias = load_float_n(d, dt_bias + i, n);
-      g = args.gate_activation == GateActivation::kSoftplus
-              ? softplus_log_decay(d, g, scale, bias)
-              : sigmoid_log_decay(d, g, scale, bias, args.gate_lower_bound);
-    }
+    const auto g = log_decay(d, args, load_float_n(d, raw + i, n), load_float_n(d, a_log + i, n),
+                             load_float_n(d, dt_bias + i, n));
     store_float_n(exp(d, g), d, factors + i, n);
   }
 }
@@ -168,9 +188,7 @@ void prepare_keys(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::
                   std::int64_t key_head, Block& block) {
   const Layout& layout = block.layout;
   const std::int64_t offset = key_head * layout.key_dim, vector = layout.size();
-  const float epsilon = !args.qk_l2_norm                                   ? 0
-                        : args.gate_activation == GateActivation::kSigmoid ? 1e-6f
-                                                                           : 1e-12f;
+  const float epsilon = norm_epsilon(args);
   for (std::int64_t t = 0; t < count; ++t) {
     float* const key = block.scratch + 2 * t * vector;
     float* const query = key + vector;

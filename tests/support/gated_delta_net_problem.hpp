@@ -21,6 +21,7 @@ struct GatedDeltaNetOptions {
   BetaActivation beta_activation = BetaActivation::kNone;
   bool qk_l2_norm = true, decay_per_key = false, dt_bias_per_key = false, initial_state = true;
   float scale = 0;
+  Engine engine = Engine::kAuto;
 };
 
 // On the backend that is tested.
@@ -111,6 +112,7 @@ struct GatedDeltaNetProblem {
     args.gate_activation = o.gate_activation;
     args.beta_activation = o.beta_activation;
     args.qk_l2_norm = o.qk_l2_norm;
+    args.engine = o.engine;
     return args;
   }
 
