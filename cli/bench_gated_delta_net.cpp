@@ -19,6 +19,7 @@ class Problem {
  public:
   struct Size {
     std::int64_t tokens, capacity = 0, states = 1;
+    Engine engine = Engine::kRecurrent;
   };
 
   Problem(const Shape& shape, const Size& size)
@@ -111,6 +112,7 @@ class Problem {
     call.gate_activation = GateActivation::kSoftplus;
     call.beta_activation = BetaActivation::kSigmoid;
     call.qk_l2_norm = true;
+    call.engine = size_.engine;
     if (size_.capacity > 0) {
       call.capture_count = {capture_.data(), {1}};
       call.state_update = {update_.data(), {1, update_row()}};
@@ -173,7 +175,7 @@ class Calls {
       const double error = Problem<T>(shape, few).error();
       const auto problem = std::make_shared<Problem<T>>(shape, size);
       ReadyCall ready{error, [problem](const Cpu& device) { problem->run(device); }, {}};
-      if (size.states == 1) {
+      if (size.states == 1 && size.engine == Engine::kRecurrent) {
         OnnxNode node = problem->node();
         node.memory = problem;
         std::vector<std::size_t> all(node.outputs.size());
@@ -201,6 +203,7 @@ void bench_gated_delta_net(DType dtype, BenchCalls& calls) {
       shaped.add_tokens("8 tokens, 7 captured", {.tokens = 8, .capacity = 7});
       shaped.add_replay();
       shaped.add_tokens("256 tokens", {.tokens = 256});
+      shaped.add_tokens("256 tokens, chunked", {.tokens = 256, .engine = Engine::kChunked});
     }
   });
 }

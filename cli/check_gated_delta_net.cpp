@@ -38,6 +38,7 @@ class Problem {
     measurements.compare(dtype, "final_state", final_, expected.final_state, factor);
     measurements.compare(dtype, "state_update", update_, expected.state_update, factor);
     check_replay(measurements, expected.final_state, factor);
+    check_chunked(measurements, expected, factor);
   }
 
  private:
@@ -70,6 +71,19 @@ class Problem {
                                      .state_update_capacity = kCapacity});
     measurements.compare(dtype_of<T>(), "replayed", replayed,
                          {final_state.begin(), final_state.begin() + whole * state_size()}, factor);
+  }
+
+  // The other engine, which serves sequences that capture nothing.
+  void check_chunked(Measurements& measurements, const reference::GatedDeltaNetResult& expected,
+                     double factor) {
+    std::fill(capture_.begin(), capture_.end(), 0);
+    auto call = args();
+    call.engine = Engine::kChunked;
+    gated_delta_net(Cpu{}, call);
+    const DType dtype = dtype_of<T>();
+    measurements.compare(dtype, "output, chunked", output_, expected.output,
+                         sizeof(T) == 2 ? 1.01 : factor);
+    measurements.compare(dtype, "final_state, chunked", final_, expected.final_state, factor);
   }
 
   GatedDeltaNetArgs<T> args() {

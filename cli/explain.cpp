@@ -10,6 +10,8 @@
 #include <stdexcept>
 
 #include "command.hpp"
+#include "contract/engine.hpp"
+#include "contract/values.hpp"
 #include "names.hpp"
 #include "onnx_graph.hpp"
 #include "operator.hpp"
@@ -25,16 +27,22 @@ namespace fs = std::filesystem;
 struct ExplainOptions {
   std::string model;
   std::optional<std::int64_t> tokens;
+  std::string engine = "auto";
   bool json = false;
 };
 
 // A node with its plan, or the reason why there is none.
 struct Explained {
   std::string node, op, type;
+  std::optional<std::int64_t> tokens;  // of a sequence
   ort::Plan plan;
   std::string reason;
 
   bool served() const { return reason.empty(); }
+  bool is_chunked() const {
+    return plan.chunked_from > 0 && tokens && *tokens >= plan.chunked_from;
+  }
+  std::string engine() const { return is_chunked() ? "chunked" : plan.engine; }
   // What the graph tells about the geometry and what it leaves to each run.
   std::string geometry() const {
     std::vector<std::string> known, open;
@@ -45,9 +53,13 @@ struct Explained {
         known.push_back(fmt::format("{} {}", extent.name, extent.value));
       }
     }
-    std::string text = fmt::format("{}", fmt::join(known, ", "));
-    if (open.empty()) return text;
-    return fmt::format("{}{}open: {}", text, text.empty() ? "" : "; ", fmt::join(open, ", "));
+    std::vector<std::string> parts;
+    if (!known.empty()) parts.push_back(fmt::format("{}", fmt::join(known, ", ")));
+    if (!open.empty()) parts.push_back(fmt::format("open: {}", fmt::join(open, ", ")));
+    if (plan.chunked_from > 0 && !tokens) {
+      parts.push_back(fmt::format("chunked from {} tokens on", plan.chunked_from));
+    }
+    return fmt::format("{}", fmt::join(parts, "; "));
   }
   std::string state() const {
     if (*plan.state_of == '\0') return "none";
@@ -71,7 +83,7 @@ std::string type_of(const ort::Node& node) {
 }
 
 Explained explained(const ort::Node& node, const std::optional<std::int64_t>& tokens) {
-  Explained result{node.name, node.domain + "::" + node.type, type_of(node), {}, {}};
+  Explained result{node.name, node.domain + "::" + node.type, type_of(node), tokens, {}, {}};
   const auto outcome = ort::describe(node);
   if (const auto* reason = std::get_if<std::string>(&outcome)) {
     result.reason = *reason;
@@ -117,8 +129,7 @@ std::string table(const std::vector<Explained>& nodes) {
   for (const auto& [node, names] : groups) {
     text += fmt::format("{:>5}  {:<44}{:<10}", names.size(), node->op, node->type);
     if (node->served()) {
-      text +=
-          fmt::format("{:<12}{}\n       {}\n", node->plan.engine, node->state(), node->geometry());
+      text += fmt::format("{:<12}{}\n       {}\n", node->engine(), node->state(), node->geometry());
     } else {
       text += fmt::format("NOT SERVED\n       {}\n", printable(node->reason));
     }
@@ -180,7 +191,8 @@ json to_json(const fs::path& path, const OnnxGraph& graph, const std::vector<Exp
     json entry = {
         {"name", node.node}, {"operator", node.op}, {"type", node.type}, {"served", node.served()}};
     if (node.served()) {
-      entry["engine"] = node.plan.engine;
+      entry["engine"] = node.engine();
+      if (node.plan.chunked_from > 0) entry["chunked_from"] = node.plan.chunked_from;
       for (const ort::Extent& extent : node.plan.geometry) {
         entry["geometry"][extent.name] =
             extent.value == contract::kUnknown ? json() : json(extent.value);
@@ -239,8 +251,13 @@ fs::path graph_file(const fs::path& given) {
 int explain(const ExplainOptions& options) {
   const fs::path path = graph_file(options.model);
   const OnnxGraph graph = read_onnx_graph(path);
+  const Engine engine =
+      contract::value_or_throw(contract::parse_engine("explain", "--engine", options.engine));
   std::vector<Explained> nodes;
-  for (const ort::Node& node : graph.nodes) nodes.push_back(explained(node, options.tokens));
+  for (ort::Node node : graph.nodes) {
+    node.engine = engine;
+    nodes.push_back(explained(node, options.tokens));
+  }
   if (options.json) {
     write_json(to_json(path, graph, nodes));
   } else {
@@ -259,6 +276,10 @@ void add_explain(CLI::App& app, Action& chosen) {
       ->required();
   command->add_option("--tokens", options->tokens, "Of a call: fills in what the graph leaves open")
       ->transform(number<std::int64_t>(1, std::numeric_limits<std::int32_t>::max()));
+  command
+      ->add_option("--engine", options->engine,
+                   "As the session's entry deltaworks.engine (default: DELTAWORKS_ENGINE decides)")
+      ->check(CLI::IsMember({"auto", "recurrent", "chunked"}));
   command->add_flag("--json", options->json, "As one JSON object");
   command->callback([&chosen, options] { chosen = [options] { return explain(*options); }; });
 }

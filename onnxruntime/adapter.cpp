@@ -7,6 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "contract/engine.hpp"
+#include "contract/values.hpp"
+
 namespace deltaworks::ort {
 
 namespace {
@@ -150,6 +153,21 @@ contract::Tensor shape_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo& in
   tensor.rank = static_cast<int>(rank);
   check(api, api.GetDimensions(&info, tensor.dims.data(), rank));
   return tensor;
+}
+
+Engine engine_of(const OrtApi& api, const OrtSessionOptions& options) {
+  constexpr const char *kLibrary = "deltaworks", *kEntry = "deltaworks.engine";
+  int is_given = 0;
+  check(api, api.HasSessionConfigEntry(&options, kEntry, &is_given));
+  Engine engine = Engine::kAuto;
+  if (is_given != 0) {
+    const std::string text = read_string(api, [&](char* out, std::size_t* size) {
+      return api.GetSessionConfigEntry(&options, kEntry, out, size);
+    });
+    engine = contract::value_or_throw(contract::parse_engine(kLibrary, kEntry, text));
+  }
+  contract::chosen_engine(kLibrary, engine);
+  return engine;
 }
 
 Node node_of(const OrtApi& api, const OrtKernelInfo& info) {

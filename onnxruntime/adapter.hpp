@@ -101,6 +101,10 @@ class Call {
   OrtStatus* thread_status_ = nullptr;
 };
 
+// What the configuration entry deltaworks.engine of a session says; kAuto without one. Throws InvalidArgument when it, or
+// the environment where it leaves the choice to that, names no engine: at once, not at the first run.
+Engine engine_of(const OrtApi& api, const OrtSessionOptions& options);
+
 // A node of the custom-operator interface; it may be read while `info` lives.
 Node node_of(const OrtApi& api, const OrtKernelInfo& info);
 // A node of the graph that an execution provider sees; it may be read while `node` lives.

@@ -19,10 +19,11 @@ const Operator& description(const OrtCustomOp* op) {
 
 OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                          void** kernel) noexcept {
-  const Operator& description = ort::description(op);
-  return guarded(*api, description.name, [&] {
-    *kernel = new Instance{*api, static_cast<const CustomOp&>(*op),
-                           description.create(node_of(*api, *info))};
+  const auto& ours = static_cast<const CustomOp&>(*op);
+  return guarded(*api, ours.description().name, [&] {
+    Node node = node_of(*api, *info);
+    node.engine = ours.engine();
+    *kernel = new Instance{*api, ours, ours.description().create(node)};
   });
 }
 
@@ -41,7 +42,7 @@ OrtCustomOpInputOutputCharacteristic characteristic(const Port& port) {
 
 }  // namespace
 
-CustomOp::CustomOp(const Operator& op) : OrtCustomOp{}, op_(op) {
+CustomOp::CustomOp(const Operator& op, Engine engine) : OrtCustomOp{}, op_(op), engine_(engine) {
   version = 18;  // the fields below; ONNX Runtime 1.18 and every later one takes it
   GetName = [](const OrtCustomOp* self) { return ort::description(self).name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };

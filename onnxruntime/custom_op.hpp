@@ -8,11 +8,14 @@ namespace deltaworks::ort {
 
 class CustomOp : public OrtCustomOp {
  public:
-  explicit CustomOp(const Operator& op);
+  // `engine`: that the sessions of this table ask for.
+  CustomOp(const Operator& op, Engine engine);
   const Operator& description() const { return op_; }
+  Engine engine() const { return engine_; }
 
  private:
   const Operator& op_;  // of domains()
+  Engine engine_;
 };
 
 }  // namespace deltaworks::ort

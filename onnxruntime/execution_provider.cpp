@@ -67,8 +67,8 @@ std::vector<std::ptrdiff_t> places(const std::vector<Node::Value>& inside,
 
 class Provider : public OrtEp {
  public:
-  Provider(const OrtApi& api, std::uint32_t version, const OrtLogger& logger)
-      : OrtEp{}, api_(api), ep_api_(*api.GetEpApi()), logger_(logger) {
+  Provider(const OrtApi& api, std::uint32_t version, Engine engine, const OrtLogger& logger)
+      : OrtEp{}, api_(api), ep_api_(*api.GetEpApi()), engine_(engine), logger_(logger) {
     ort_version_supported = version;
     OrtEp::GetName = [](const OrtEp*) noexcept { return kName; };
     OrtEp::GetCapability = [](OrtEp* self, const OrtGraph* graph,
@@ -181,6 +181,7 @@ class Provider : public OrtEp {
     const std::vector<const OrtNode*> nodes = nodes_of(graph);
     if (nodes.size() != 1) throw std::runtime_error("a fused node has more than one node inside");
     Node node = node_of(api_, *nodes.front());
+    node.engine = engine_;
     const Node outside = node_of(api_, fused);
     Order order{places(node.inputs, outside.inputs), places(node.outputs, outside.outputs)};
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -196,6 +197,7 @@ class Provider : public OrtEp {
 
   const OrtApi& api_;
   const OrtEpApi& ep_api_;
+  const Engine engine_;
   const OrtLogger& logger_;
 };
 
@@ -220,11 +222,14 @@ OrtStatus* supported_devices(OrtEpFactory* self, const OrtHardwareDevice* const*
 }
 
 OrtStatus* create_provider(OrtEpFactory* self, const OrtHardwareDevice* const*,
-                           const OrtKeyValuePairs* const*, std::size_t, const OrtSessionOptions*,
-                           const OrtLogger* logger, OrtEp** provider) noexcept {
+                           const OrtKeyValuePairs* const*, std::size_t,
+                           const OrtSessionOptions* options, const OrtLogger* logger,
+                           OrtEp** provider) noexcept {
   const OrtApi& api = api_of(self);
   return guarded(api, kName, [&] {
-    *provider = std::make_unique<Provider>(api, self->ort_version_supported, *logger).release();
+    *provider = std::make_unique<Provider>(api, self->ort_version_supported,
+                                           engine_of(api, *options), *logger)
+                    .release();
   });
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "contract/engine.hpp"
 #include "contract/gated_delta_net.hpp"
 #include "contract/values.hpp"
 #include "operator.hpp"
@@ -40,6 +41,7 @@ struct Attributes {
   float scale, gate_lower_bound;
   bool qk_l2_norm;
   std::int64_t capacity, chunk_size;
+  Engine engine;
 
   explicit Attributes(const Node& node)
       : update_rule(contract::value_or_throw(
@@ -52,7 +54,8 @@ struct Attributes {
         gate_lower_bound(node.attribute("gate_lower_bound", -5.0f)),
         qk_l2_norm(node.attribute("qk_l2_norm", std::int64_t{0}) != 0),
         capacity(state_update_capacity(node)),
-        chunk_size(node.attribute("chunk_size", std::int64_t{64})) {}
+        chunk_size(node.attribute("chunk_size", std::int64_t{64})),
+        engine(node.engine) {}
 };
 
 // The forms differ in rank. A graph that leaves the rank of one of these operands open is asked
@@ -173,7 +176,8 @@ class GatedDeltaNet final : public Kernel {
         .gate_activation = attributes_.gate_activation,
         .gate_lower_bound = attributes_.gate_lower_bound,
         .beta_activation = attributes_.beta_activation,
-        .qk_l2_norm = attributes_.qk_l2_norm};
+        .qk_l2_norm = attributes_.qk_l2_norm,
+        .engine = attributes_.engine};
     fill_gates(call, g, args);
     fill_capture(call, g, args);
     gated_delta_net(call.device(), args);
@@ -190,7 +194,9 @@ class GatedDeltaNet final : public Kernel {
              {"capacity", g.capacity}},
             "recurrent",
             bytes_of({g.value_heads, g.value_dim, g.key_dim}, sizeof(float)),
-            "sequence"};
+            "sequence",
+            contract::chunked_tokens(g, contract::chosen_engine(kName, attributes_.engine),
+                                     contract::kChunkTokens, 0)};
   }
 
  private:

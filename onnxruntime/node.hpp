@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "contract/tensor.hpp"
+#include "deltaworks/gated_delta_net.hpp"
 
 namespace deltaworks::ort {
 
@@ -52,6 +53,7 @@ struct Node {
 
   std::string domain{}, type{}, name{};  // type: of operator
   std::vector<Value> inputs{}, outputs{};
+  Engine engine = Engine::kAuto;  // that the session asks for
   // Asked while the node is being read, and only then. By name, since ONNX Runtime cannot list the
   // attributes of a custom operator.
   std::function<std::optional<Attribute>(const char* name)> find_attribute = [](const char*) {

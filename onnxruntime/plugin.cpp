@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "custom_op.hpp"
@@ -19,24 +20,26 @@ struct Registration {
   std::vector<std::unique_ptr<CustomOp>> ops;
   std::vector<OrtCustomOpDomain*> domains;
 
-  explicit Registration(const OrtApi& api) {
+  Registration(const OrtApi& api, Engine engine) {
     for (const Domain& domain : ort::domains()) {
       check(api, api.CreateCustomOpDomain(domain.name, &domains.emplace_back()));
       for (const Operator& op : domain.operators) {
-        ops.push_back(std::make_unique<CustomOp>(op));
+        ops.push_back(std::make_unique<CustomOp>(op, engine));
         check(api, api.CustomOpDomain_Add(domains.back(), ops.back().get()));
       }
     }
   }
 };
 
-// A process may hold more than one ONNX Runtime; each gets domains of its own.
-const Registration& registration_for(const OrtApi& api) {
+// A process may hold more than one ONNX Runtime; each gets domains of its own. A kernel of this interface does not see its
+// session's configuration, so each engine has domains of its own too.
+const Registration& registration_for(const OrtApi& api, Engine engine) {
   static std::mutex mutex;
-  static auto& known = *new std::map<const OrtApi*, std::unique_ptr<Registration>>;
+  static auto& known =
+      *new std::map<std::pair<const OrtApi*, Engine>, std::unique_ptr<Registration>>;
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Registration>& registration = known[&api];
-  if (registration == nullptr) registration = std::make_unique<Registration>(api);
+  std::unique_ptr<Registration>& registration = known[{&api, engine}];
+  if (registration == nullptr) registration = std::make_unique<Registration>(api, engine);
   return *registration;
 }
 
@@ -77,7 +80,8 @@ OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase& base
   const Runtime runtime(base);
   if (runtime.api == nullptr) return refusal(base, runtime);
   return guarded(*runtime.api, "deltaworks", [&] {
-    for (OrtCustomOpDomain* domain : registration_for(*runtime.api).domains) {
+    const Engine engine = engine_of(*runtime.api, *options);
+    for (OrtCustomOpDomain* domain : registration_for(*runtime.api, engine).domains) {
       check(*runtime.api, runtime.api->AddCustomOpDomain(options, domain));
     }
   });

@@ -115,13 +115,15 @@ def provider_devices():
     return [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
 
 
-def session(model, *, library=LIBRARY, threads=1, provider=None, log=3):
+def session(model, *, library=LIBRARY, threads=1, provider=None, log=3, engine=None):
     """Sessions with the library have its operators, and the execution provider when the entry point
     says so. `library=None` is stock ONNX Runtime, with `provider=True` the provider alone."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = log
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if engine is not None:
+        options.add_session_config_entry("deltaworks.engine", engine)
     if library:
         options.register_custom_ops_library(str(library))
     if provider is None:

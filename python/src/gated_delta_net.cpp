@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "call.hpp"
+#include "contract/engine.hpp"
 #include "contract/gated_delta_net.hpp"
 #include "module.hpp"
 
@@ -25,6 +26,7 @@ struct Attributes {
   float scale, gate_lower_bound;
   bool qk_l2_norm;
   std::int64_t capacity, chunk_size;
+  Engine engine;
 
   explicit Attributes(const Call& call)
       : update_rule(
@@ -37,7 +39,9 @@ struct Attributes {
         gate_lower_bound(call.real("gate_lower_bound")),
         qk_l2_norm(call.flag("qk_l2_norm")),
         capacity(call.integer("state_update_capacity")),
-        chunk_size(call.integer("chunk_size")) {}
+        chunk_size(call.integer("chunk_size")),
+        engine(
+            contract::value_or_throw(contract::parse_engine(kOp, "engine", call.text("engine")))) {}
 };
 
 // A truth value, or ONNX's tensor of one int32.
@@ -173,7 +177,8 @@ nb::tuple run(Call& call, const Geometry& g, const Attributes& attributes) {
       .gate_activation = attributes.gate_activation,
       .gate_lower_bound = attributes.gate_lower_bound,
       .beta_activation = attributes.beta_activation,
-      .qk_l2_norm = attributes.qk_l2_norm};
+      .qk_l2_norm = attributes.qk_l2_norm,
+      .engine = attributes.engine};
   fill_gates(call, g, args);
   fill_states(call, g, args);
   return call.run([&](const Cpu& device) { gated_delta_net(device, args); });
