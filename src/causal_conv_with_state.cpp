@@ -7,6 +7,7 @@
 #include "contract/values.hpp"
 #include "cpu/causal_conv_with_state.hpp"
 #include "cpu/target.hpp"
+#include "trace.hpp"
 
 namespace deltaworks {
 
@@ -47,6 +48,13 @@ void run(const Cpu& device, const CausalConvWithStateArgs<T>& args) {
   const contract::CausalConvWithStateGeometry geometry = geometry_of(args);
   memory_of(args);
   cpu::ensure_target();
+  const Trace trace(kOp, dtype_of<T>(),
+                    {{"sequences", geometry.sequences},
+                     {"length", geometry.length},
+                     {"channels", geometry.channels},
+                     {"width", geometry.width},
+                     {"dilation", geometry.dilation}},
+                    "direct");
   cpu::causal_conv_with_state(device, geometry, args);
 }
 

@@ -8,6 +8,7 @@
 #include "cpu/dflash2_dynamic_conv.hpp"
 #include "cpu/target.hpp"
 #include "cuda/dflash2_dynamic_conv.hpp"
+#include "trace.hpp"
 
 namespace deltaworks {
 
@@ -52,6 +53,13 @@ void run(const Cpu& device, const DFlash2DynamicConvArgs<T, R, Base>& args) {
   const contract::DFlash2DynamicConvGeometry geometry = geometry_of(args);
   memory_of(args);
   cpu::ensure_target();
+  const Trace trace(kOp, dtype_of<T>(),
+                    {{"rows", geometry.rows},
+                     {"channels", geometry.channels},
+                     {"taps", geometry.taps},
+                     {"groups", geometry.groups},
+                     {"rows_per_lane", geometry.rows_per_lane}},
+                    "direct");
   cpu::dflash2_dynamic_conv(device, geometry, args);
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "contract/checker.hpp"
 #include "contract/engine.hpp"
 #include "contract/gated_delta_net.hpp"
@@ -10,6 +12,7 @@
 #include "cpu/gated_delta_net.hpp"
 #include "cpu/target.hpp"
 #include "cuda/gated_delta_net.hpp"
+#include "trace.hpp"
 
 namespace deltaworks {
 
@@ -80,6 +83,19 @@ contract::CallMemory memory_of(const GatedDeltaNetArgs<T, G>& args) {
   return memory;
 }
 
+// That of a call's longest sequences.
+template <class T, class G>
+const char* engine_name(const GatedDeltaNetArgs<T, G>& args,
+                        const contract::GatedDeltaNetGeometry& g) {
+  for (std::int64_t b = 0; b < g.sequences && args.engine == Engine::kChunked; ++b) {
+    const std::int64_t captured =
+        g.capacity > 0 && args.state_update_active ? std::max(0, (*args.capture_count)(b)) : 0;
+    const std::int64_t length = args.cu_seqlens(b + 1) - args.cu_seqlens(b);
+    if (contract::chunked_tokens(g, args.engine, length, captured) > 0) return "chunked";
+  }
+  return "recurrent";
+}
+
 template <class T, class G>
 void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
   const auto geometry = geometry_of(args);
@@ -94,6 +110,15 @@ void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
   GatedDeltaNetArgs<T, G> chosen = args;
   chosen.engine = contract::chosen_engine(kOp, args.engine);
   cpu::ensure_target();
+  const Trace trace(kOp, dtype_of<T>(),
+                    {{"sequences", geometry.sequences},
+                     {"tokens", geometry.tokens},
+                     {"key_heads", geometry.key_heads},
+                     {"value_heads", geometry.value_heads},
+                     {"key_dim", geometry.key_dim},
+                     {"value_dim", geometry.value_dim},
+                     {"capacity", geometry.capacity}},
+                    engine_name(chosen, geometry));
   cpu::gated_delta_net(device, geometry, chosen);
 }
 
@@ -179,6 +204,14 @@ void replay_gated_delta_state(const Cpu& device, const ReplayGatedDeltaStateArgs
   memory_of(args);
   contract::check_range(kReplay, "count", args.count, 0, args.state_update_capacity);
   cpu::ensure_target();
+  const Trace trace(kReplay, DType::kFloat32,
+                    {{"sequences", geometry.sequences},
+                     {"key_heads", geometry.key_heads},
+                     {"value_heads", geometry.value_heads},
+                     {"key_dim", geometry.key_dim},
+                     {"value_dim", geometry.value_dim},
+                     {"capacity", geometry.capacity}},
+                    "replay");
   cpu::replay_gated_delta_state(device, geometry, args);
 }
 

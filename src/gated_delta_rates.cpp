@@ -8,6 +8,7 @@
 #include "cpu/gated_delta_rates.hpp"
 #include "cpu/target.hpp"
 #include "cuda/gated_delta_rates.hpp"
+#include "trace.hpp"
 
 namespace deltaworks {
 
@@ -47,6 +48,8 @@ void run(const Cpu& device, const GatedDeltaRatesArgs<T>& args) {
   const contract::GatedDeltaRatesGeometry geometry = geometry_of(args);
   memory_of(args);
   cpu::ensure_target();
+  const Trace trace(kOp, dtype_of<T>(),
+                    {{"tokens", geometry.tokens}, {"value_heads", geometry.value_heads}}, "direct");
   cpu::gated_delta_rates(device, geometry, args);
 }
 

@@ -5,6 +5,7 @@
 #include "contract/values.hpp"
 #include "cpu/linear_attention.hpp"
 #include "cpu/target.hpp"
+#include "trace.hpp"
 
 namespace deltaworks {
 
@@ -49,6 +50,15 @@ void run(const Cpu& device, const LinearAttentionArgs<T, S>& args) {
   const contract::LinearAttentionGeometry geometry = geometry_of(args);
   memory_of(args, geometry);
   cpu::ensure_target();
+  const Trace trace(kOp, dtype_of<T>(),
+                    {{"sequences", geometry.sequences},
+                     {"length", geometry.length},
+                     {"q_num_heads", geometry.q_num_heads},
+                     {"kv_num_heads", geometry.kv_num_heads},
+                     {"key_heads", geometry.key_heads},
+                     {"key_dim", geometry.key_dim},
+                     {"value_dim", geometry.value_dim}},
+                    "recurrent");
   cpu::linear_attention(device, geometry, args);
 }
 

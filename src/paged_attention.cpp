@@ -11,6 +11,7 @@
 #include "contract/values.hpp"
 #include "cpu/paged_attention.hpp"
 #include "cpu/target.hpp"
+#include "trace.hpp"
 
 namespace deltaworks {
 
@@ -148,6 +149,15 @@ template <class T>
 void run(const Cpu& device, const PagedAttentionArgs<T>& args) {
   const Geometry geometry = check_paged_attention(args);
   cpu::ensure_target();
+  const Trace trace(kOp, dtype_of<T>(),
+                    {{"sequences", geometry.sequences},
+                     {"tokens", geometry.tokens},
+                     {"heads", geometry.heads},
+                     {"kv_heads", geometry.kv_heads},
+                     {"head_dim", geometry.head_dim},
+                     {"block_size", geometry.block_size},
+                     {"rotary_dim", geometry.rotary_dim}},
+                    "tiled");
   cpu::paged_attention(device, geometry, args);
 }
 

@@ -9,6 +9,7 @@
 #include "cpu/target.hpp"
 #include "cpu/varlen_causal_conv.hpp"
 #include "cuda/varlen_causal_conv.hpp"
+#include "trace.hpp"
 
 namespace deltaworks {
 
@@ -82,6 +83,14 @@ void run(const Cpu& device, const VarlenCausalConvArgs<T>& args) {
   memory_of(args);
   check_values(args, geometry);
   cpu::ensure_target();
+  const Trace trace(kOp, dtype_of<T>(),
+                    {{"sequences", geometry.sequences},
+                     {"tokens", geometry.tokens},
+                     {"channels", geometry.channels},
+                     {"width", geometry.width},
+                     {"dilation", geometry.dilation},
+                     {"capacity", geometry.capacity}},
+                    args.kernel_delta ? "dynamic" : "direct");
   cpu::varlen_causal_conv(device, geometry, args);
 }
 
@@ -135,6 +144,12 @@ void run(const Cpu& device, const ReplayConvStateArgs<T>& args) {
   memory_of(args);
   contract::check_range(kReplayOp, "count", args.count, 0, geometry.capacity);
   cpu::ensure_target();
+  const Trace trace(kReplayOp, dtype_of<T>(),
+                    {{"sequences", geometry.sequences},
+                     {"channels", geometry.channels},
+                     {"history", geometry.history},
+                     {"capacity", geometry.capacity}},
+                    "replay");
   cpu::replay_conv_state(device, geometry, args);
 }
 
