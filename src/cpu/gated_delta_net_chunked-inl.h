@@ -197,26 +197,28 @@ inline Place following(const Chunks& chunks, const State& state, const Place& no
 }
 
 // The values and outputs of the next panel, and this panel's share of the next chunk's keys and queries: all in rows so
-// far apart that the processor's own prefetching does not find them.
+// far apart that the processor's own prefetching does not find them. First lines first: each is in a page of its own.
 template <class T, class G>
 void fetch_ahead(const GatedDeltaNetArgs<T, G>& args, const Chunks& chunks, const State& state,
                  const Place& now, const Place& next, Ahead& ahead) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
   ahead.clear();
-  const auto bytes = static_cast<std::size_t>(next.rows) * sizeof(T);
-  for (std::int64_t t = 0; t < kChunk; ++t) {
-    ahead.add(args.value.row(next.first + t) + next.column, bytes);
-    ahead.add(args.output.row(next.first + t) + next.column, bytes);
+  for (std::int64_t line = 0; line < next.rows; line += kLine) {
+    for (std::int64_t t = 0; t < kChunk; ++t) {
+      ahead.add(args.value.row(next.first + t) + next.column + line);
+      ahead.add(args.output.row(next.first + t) + next.column + line);
+    }
   }
   if (now.first + kChunk >= chunks.start + chunks.tokens) return;
-  const std::int64_t begin = chunks.head * state.value_dim;
   const std::int64_t columns = (chunks.end - chunks.head) * state.value_dim;
-  const std::int64_t done = now.column - begin;
-  const std::int64_t key = chunks.key_head * state.key_dim;
-  for (std::int64_t r = done * kColumns / columns; r < (done + now.rows) * kColumns / columns;
-       ++r) {
-    const auto& x = r % 2 == 0 ? args.key : args.query;
-    ahead.add(x.row(now.first + kChunk + r / 2) + key,
-              static_cast<std::size_t>(state.key_dim) * sizeof(T));
+  const std::int64_t done = now.column - chunks.head * state.value_dim;
+  const std::int64_t begin = done * kColumns / columns;
+  const std::int64_t end = (done + now.rows) * kColumns / columns;
+  for (std::int64_t line = 0; line < state.key_dim; line += kLine) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const auto& x = r % 2 == 0 ? args.key : args.query;
+      ahead.add(x.row(now.first + kChunk + r / 2) + chunks.key_head * state.key_dim + line);
+    }
   }
 }
 
