@@ -201,23 +201,26 @@ inline Place following(const Chunks& chunks, const State& state, const Place& no
 template <class T, class G>
 void fetch_ahead(const GatedDeltaNetArgs<T, G>& args, const Chunks& chunks, const State& state,
                  const Place& now, const Place& next, Ahead& ahead) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
+  constexpr std::int64_t kSize = sizeof(T), kLine = 64 / kSize;
   ahead.clear();
+  const std::int64_t value_stride = args.value.row_stride() * kSize,
+                     output_stride = args.output.row_stride() * kSize;
+  const T* const value = args.value.row(next.first) + next.column;
+  const T* const output = args.output.row(next.first) + next.column;
   for (std::int64_t line = 0; line < next.rows; line += kLine) {
-    for (std::int64_t t = 0; t < kChunk; ++t) {
-      ahead.add(args.value.row(next.first + t) + next.column + line);
-      ahead.add(args.output.row(next.first + t) + next.column + line);
-    }
+    ahead.add(value + line, value_stride, kChunk);
+    ahead.add(output + line, output_stride, kChunk);
   }
-  if (now.first + kChunk >= chunks.start + chunks.tokens) return;
+  const std::int64_t soon = now.first + kChunk;
+  if (soon >= chunks.start + chunks.tokens) return;
   const std::int64_t columns = (chunks.end - chunks.head) * state.value_dim;
   const std::int64_t done = now.column - chunks.head * state.value_dim;
-  const std::int64_t begin = done * kColumns / columns;
-  const std::int64_t end = (done + now.rows) * kColumns / columns;
-  for (std::int64_t line = 0; line < state.key_dim; line += kLine) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      const auto& x = r % 2 == 0 ? args.key : args.query;
-      ahead.add(x.row(now.first + kChunk + r / 2) + chunks.key_head * state.key_dim + line);
+  const std::int64_t begin = done * kChunk / columns, end = (done + now.rows) * kChunk / columns;
+  const std::int64_t key_column = chunks.key_head * state.key_dim;
+  for (const View<const T, 3>& x : {args.key, args.query}) {
+    const T* const row = x.row(soon + begin) + key_column;
+    for (std::int64_t line = 0; line < state.key_dim; line += kLine) {
+      ahead.add(row + line, x.row_stride() * kSize, end - begin);
     }
   }
 }
@@ -232,7 +235,7 @@ void run_panel(const GatedDeltaNetArgs<T, G>& args, const Place& place, std::int
   Panel& panel = scratch.panel;
   for (std::int64_t t = 0; t < kChunk; ++t) {
     convert(args.value.row(place.first + t) + place.column, panel.value[t], size);
-    std::fill(panel.value[t] + place.rows, panel.value[t] + kRows, 0.0f);
+    if (place.rows < kRows) std::fill(panel.value[t] + place.rows, panel.value[t] + kRows, 0.0f);
   }
   multiply(scratch.keys, state, key_dim, recalls ? 0 : kChunk, scratch.ahead, panel);
   if (recalls) {

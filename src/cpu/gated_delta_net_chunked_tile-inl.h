@@ -66,8 +66,12 @@ class Ahead {
  public:
   Ahead() { std::fill_n(lines_, kMaxKeyDim, this); }
   void clear() { count_ = 0; }
-  void add(const void* line) {
-    if (count_ < kMaxKeyDim) lines_[count_++] = line;
+  // `rows` lines, one every `stride` bytes.
+  void add(const void* line, std::int64_t stride, std::int64_t rows) {
+    const char* at = static_cast<const char*>(line);
+    rows = std::min(rows, kMaxKeyDim - count_);
+    for (std::int64_t r = 0; r < rows; ++r, at += stride) lines_[count_ + r] = at;
+    count_ += rows;
   }
   // As many as multiply fetches; those behind the added ones are older.
   const void* const* lines() const { return lines_; }
