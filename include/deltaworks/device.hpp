@@ -47,7 +47,7 @@ struct Cpu {
 /// The values of cu_seqlens, slots and counts are known on the GPU alone and never trusted. An offset
 /// counts as the nearest one that is in order, a count as the nearest one in its range; a sequence
 /// whose slot lies outside the pool is skipped. Offsets may end before the last token: rows behind
-/// them are neither read nor written, so that a graph serves batches of any fill.
+/// them are not written and reach no result, so that a graph serves batches of any fill.
 /// Throws DeviceError when CUDA fails, InvalidArgument when this build has no CUDA.
 struct Cuda {
   CUstream_st* stream = nullptr;  ///< a cudaStream_t; null is the default stream

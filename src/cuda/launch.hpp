@@ -30,4 +30,10 @@ bool is_aligned(const View<T, Rank>& view) {
          (view.extent(0) <= 1 || view.row_stride() % kElements == 0);
 }
 
+// The same for the elements of one row, which may lie apart.
+template <class T>
+bool is_aligned_row(const View<T, 1>& view) {
+  return reinterpret_cast<std::uintptr_t>(view.data()) % kLoadBytes == 0 && view.is_dense();
+}
+
 }  // namespace deltaworks::cuda

@@ -45,7 +45,7 @@ struct Pack {
 template <int kBytes>
 using Word = std::conditional_t<
     kBytes % 16 == 0, uint4,
-    std::conditional_t<kBytes % 8 == 0, uint2,
+    std::conditional_t<kBytes % 8 == 0, std::uint64_t,
                        std::conditional_t<kBytes % 4 == 0, std::uint32_t, std::uint16_t>>>;
 
 // kSize elements in words of kGrain of them, where each word starts at a multiple of its size: loads and

@@ -13,7 +13,7 @@ namespace deltaworks::cuda {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kChannels = 4;
 
 template <class T>
 struct ReplayCall {
@@ -21,7 +21,7 @@ struct ReplayCall {
   Ints count;
   View<T, 3> final_state;
   std::int32_t* faults;
-  int channel_blocks;
+  unsigned channel_blocks;
 };
 
 // How many samples to replay, whatever the operand says.
@@ -38,26 +38,27 @@ __device__ std::int64_t samples_of(const ReplayCall<T>& call, std::int64_t seque
 template <class T, int kVector, int kHistory>
 __global__ void __launch_bounds__(kThreads)
     replay_kernel(const __grid_constant__ ReplayCall<T> call) {
-  const std::int64_t sequence = blockIdx.x / call.channel_blocks;
+  const unsigned sequence = blockIdx.x / call.channel_blocks;
   const std::int64_t channels = call.final_state.extent(1);
   const std::int64_t channel =
       (static_cast<std::int64_t>(blockIdx.x % call.channel_blocks) * kThreads + threadIdx.x) *
       kVector;
   if (channel >= channels) return;
   const std::int64_t samples = samples_of(call, sequence, channel);
-  const auto old = load<kVector * kHistory>(call.initial_state.row(sequence) + channel * kHistory);
+  const auto old =
+      load<kVector * kHistory, kVector>(call.initial_state.row(sequence) + channel * kHistory);
   const auto sample = [&](std::int64_t i) {
     return load<kVector>(call.state_update.row(sequence) + i * channels + channel);
   };
-  store(shifted<kVector, kHistory>(old, samples, sample),
-        call.final_state.row(sequence) + channel * kHistory);
+  store<kVector>(shifted<kVector, kHistory>(old, samples, sample),
+                 call.final_state.row(sequence) + channel * kHistory);
 }
 
 // Any history, from memory.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     replay_any_kernel(const __grid_constant__ ReplayCall<T> call) {
-  const std::int64_t sequence = blockIdx.x / call.channel_blocks;
+  const unsigned sequence = blockIdx.x / call.channel_blocks;
   const std::int64_t channels = call.final_state.extent(1), history = call.final_state.extent(2);
   const std::int64_t channel =
       static_cast<std::int64_t>(blockIdx.x % call.channel_blocks) * kThreads + threadIdx.x;
@@ -73,7 +74,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void launch_replay(const Cuda& device, ReplayCall<T> call, int vector,
                    void (*kernel)(const ReplayCall<T>)) {
-  call.channel_blocks = static_cast<int>(ceil_div(call.final_state.extent(1), kThreads * vector));
+  call.channel_blocks =
+      static_cast<unsigned>(ceil_div(call.final_state.extent(1), kThreads * vector));
   launch(device, call.final_state.extent(0) * call.channel_blocks, kThreads, kernel, call);
 }
 
@@ -85,12 +87,12 @@ void replay_conv_state(const Cuda& device, const contract::ReplayConvStateGeomet
   if (geometry.channels == 0 || geometry.history == 0) return;
   const ReplayCall<T> call{args.initial_state, args.state_update, args.count,
                            args.final_state,   device.faults,     0};
-  constexpr int kVector = kLoadBytes / sizeof(T);
-  const bool is_wide = geometry.channels % kVector == 0 && is_aligned(args.initial_state) &&
+  const bool is_wide = geometry.channels % kChannels == 0 && is_aligned(args.initial_state) &&
                        is_aligned(args.state_update) && is_aligned(args.final_state);
-  const bool is_known = is_wide && visit_constant<1, 2, 3>(geometry.history, [&]<int kHistory>() {
-                          launch_replay(device, call, kVector, replay_kernel<T, kVector, kHistory>);
-                        });
+  const bool is_known =
+      is_wide && visit_constant<1, 2, 3>(geometry.history, [&]<int kHistory>() {
+        launch_replay(device, call, kChannels, replay_kernel<T, kChannels, kHistory>);
+      });
   if (!is_known) launch_replay(device, call, 1, replay_any_kernel<T>);
 }
 

@@ -2,19 +2,16 @@
 // `history` tokens of some sequences, all of their states and captures; a body has packed rows and
 // computes those with `history` tokens of their own sequence before them. A body thus reads no state,
 // and a state that is updated in place is read and written by the same thread.
-// Loops are unrolled as far as registers need it and no further: code that a block runs once waits for
-// its instructions longer than for its operands (16 rows unrolled took 2.2 times the floor).
 #include "cuda/varlen_causal_conv.hpp"
 
 #include <algorithm>
 #include <cstdint>
 
 #include "cuda/conv_state.cuh"
-#include "cuda/dynamic_tap.cuh"
 #include "cuda/launch.hpp"
-#include "cuda/math.cuh"
 #include "cuda/pack.cuh"
 #include "cuda/sequences.cuh"
+#include "cuda/varlen_causal_conv_taps.cuh"
 #include "cuda/visit.hpp"
 
 namespace deltaworks::cuda {
@@ -22,140 +19,30 @@ namespace deltaworks::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kBlocks = 4;  // of a multiprocessor: 128 registers for each thread
-constexpr int kManyBlocks =
-    2048;  // from here on bodies take 32 rows, which reads 3 in 35 twice, not in 19
+constexpr int kBlocks = 5;  // of a multiprocessor: 102 registers for each thread
+// Channels of a thread, where the operands' alignment allows. Eight of 16 bits would fill a load, but
+// with their weights and samples no more than 16 warps have registers.
+constexpr int kChannels = 4;
+constexpr int kMaskRows = 32;  // of a warp's vote
+// Rows of a body: 16, where 3 in 19 are read twice, or from so many blocks on 32. Bodies so long that all
+// of a call run at once were slower: 116 instead of 106 us for 8192 tokens of 8192 channels.
+constexpr int kFewRows = 16, kManyRows = 32;
+constexpr int kManyBlocks = 2048;
 constexpr int kHeadBlocks = 512;  // up to here each sequence has blocks of its own
 constexpr unsigned kWarp = 0xffffffffu;
-
-// What the kernel reads; operands that are left out have no data.
-template <class T>
-struct ConvCall {
-  View<const T, 2> input;
-  View<const T, 3> weight;
-  Ints cu_seqlens;
-  View<const T, 3> initial_state;
-  View<T, 2> output;
-  View<T, 3> final_state;
-  View<const T, 1> bias;
-  Pool pool;
-  Ints capture_count;
-  View<T, 3> state_update;
-  View<const T, 3> kernel_delta;
-  View<const T, 2> previous_mask;
-  std::int32_t* faults;
-  std::int64_t tokens, sequences, channels, history, dilation, group_size, delta_offset;
-  int channel_blocks;
-  int rows;  // of a body, at most 32
-  int sequences_per_head;
-  unsigned heads;  // of all sequences; they come before the bodies, since they wait longest
-  bool is_silu;
-};
-
-// For 16-bit results two operations of the special function unit, within 2^-20: the exact quotient of
-// src/cuda/math.cuh would take longer than the memory. The denominator is infinite below −88.7, and
-// its reciprocal a zero.
-template <class T>
-__device__ float silu_of(float x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return silu(x);
-  } else {
-    float power, reciprocal;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -0x1.715476p0f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1 + power));
-    return x * reciprocal;
-  }
-}
-
-// Fixed weights. Widths up to 4 have their samples in registers.
-template <class T, int kVector_, int kWidth_>
-struct FixedTaps {
-  static constexpr int kVector = kVector_, kWidth = kWidth_;
-  float weight[kWidth][kVector], bias[kVector];
-  bool is_silu;
-
-  __device__ FixedTaps(const ConvCall<T>& call, std::int64_t channel) : is_silu(call.is_silu) {
-    const auto packed = load<kVector * kWidth, kVector>(call.weight.row(channel));
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) weight[j][v] = widen(packed.at[v * kWidth + j]);
-      bias[v] = call.bias.data() != nullptr ? widen(call.bias(channel + v)) : 0;
-    }
-  }
-
-  // The output of packed row `row` from the samples of kWidth rows, its own the last. The i-th sample
-  // lies in ring[i % kWidth]; loops are unrolled, so that registers are named and never moved.
-  __device__ Pack<T, kVector> operator()(std::int64_t, const float (&ring)[kWidth][kVector],
-                                         int first) const {
-    float sums[kVector];
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      sums[v] = bias[v];
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        sums[v] = fmaf(weight[j][v], ring[(first + j) % kWidth][v], sums[v]);
-      }
-    }
-    if (is_silu) {
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) sums[v] = silu_of<T>(sums[v]);
-    }
-    return narrow<T>(sums);
-  }
-};
-
-// The dynamic mode: every step is rounded to T. The channels of a thread share a group.
-template <class T, int kVector_>
-struct DynamicTaps {
-  static constexpr int kVector = kVector_, kWidth = 2;
-  View<const T, 3> kernel_delta;
-  View<const T, 2> previous_mask;
-  std::int64_t offset, groups;
-  float before[kVector], now[kVector];
-
-  __device__ DynamicTaps(const ConvCall<T>& call, std::int64_t channel)
-      : kernel_delta(call.kernel_delta),
-        previous_mask(call.previous_mask),
-        offset(call.delta_offset * kernel_delta.extent(2) +
-               static_cast<std::uint32_t>(channel) / static_cast<std::uint32_t>(call.group_size)),
-        groups(kernel_delta.extent(2)) {
-    const auto packed = load<kVector * kWidth, kVector>(call.weight.row(channel));
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      before[v] = widen(packed.at[v * kWidth]);
-      now[v] = widen(packed.at[v * kWidth + 1]);
-    }
-  }
-
-  __device__ Pack<T, kVector> operator()(std::int64_t row, const float (&ring)[kWidth][kVector],
-                                         int first) const {
-    const T* const delta = kernel_delta.row(row) + offset;
-    const float delta_now = widen(delta[0]), delta_before = widen(delta[groups]);
-    const float mask = widen(*previous_mask.row(row));
-    float sums[kVector];
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      const float previous = tap_product<true, T>(before[v], delta_before, ring[first % kWidth][v]);
-      const float own = tap_product<true, T>(now[v], delta_now, ring[(first + 1) % kWidth][v]);
-      sums[v] = own + rounded<T>(previous * mask);
-    }
-    return narrow<T>(sums);
-  }
-};
 
 // Rows of a body, a bit each.
 struct BodyRows {
   std::uint32_t computed, zero;  // zero: the sequence is skipped for want of a slot
 };
 
-// For a whole warp.
+// Of rows first … first + kMaskRows, as far as `end`; for a whole warp.
 template <class T>
-__device__ BodyRows body_rows(const ConvCall<T>& call, std::int64_t first) {
+__device__ BodyRows body_rows(const ConvCall<T>& call, std::int64_t first, std::int64_t end) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t row = first + lane;
   bool is_computed = false, is_zero = false;
-  if (lane < call.rows && row < call.tokens) {
+  if (row < min(first + kMaskRows, end)) {
     const std::int64_t sequence = sequence_of(call.cu_seqlens, row);
     if (sequence < call.sequences) {
       const Span span = span_of(call.cu_seqlens, sequence, call.tokens);
@@ -166,6 +53,16 @@ __device__ BodyRows body_rows(const ConvCall<T>& call, std::int64_t first) {
     }
   }
   return {__ballot_sync(kWarp, is_computed), __ballot_sync(kWarp, is_zero)};
+}
+
+// Whether one sequence has the rows from `first` to `end` and as many before them as each looks back.
+template <class T>
+__device__ bool is_inside(const ConvCall<T>& call, std::int64_t first, std::int64_t end) {
+  const std::int64_t sequence = sequence_of(call.cu_seqlens, first);
+  if (sequence >= call.sequences) return false;
+  const Span span = span_of(call.cu_seqlens, sequence, call.tokens);
+  return span.begin + call.history <= first && end <= span.begin + span.length &&
+         !slot_of(call.pool, sequence).is_skipped;
 }
 
 template <class T>
@@ -199,9 +96,13 @@ template <class Taps, class T>
 __device__ void run_head(const ConvCall<T>& call, const Taps& taps, std::int64_t sequence,
                          std::int64_t channel) {
   constexpr int kVector = Taps::kVector, kWidth = Taps::kWidth, kHistory = kWidth - 1;
-  // A step of one token for each sequence: its row is known before its offset has come.
+  const auto row_of = [&](std::int64_t row) {
+    return load<kVector>(call.input.row(row) + channel);
+  };
+  // In a step of one token for each sequence its row is known before its offset has come.
+  const bool is_step = call.tokens == call.sequences;
   Pack<T, kVector> first{};
-  if (call.tokens == call.sequences) first = load<kVector>(call.input.row(sequence) + channel);
+  if (is_step) first = row_of(sequence);
   const Slot slot = slot_of(call.pool, sequence);
   ConvState<T, kVector, kHistory> old{};
   if (!slot.is_skipped && !slot.is_fresh) {
@@ -216,10 +117,9 @@ __device__ void run_head(const ConvCall<T>& call, const Taps& taps, std::int64_t
     capture<kVector>(call, sequence, channel, span, 0);
     return;
   }
-  const bool is_known = call.tokens == call.sequences && span.begin == sequence;
+  if (span.length > 0 && !(is_step && span.begin == sequence)) first = row_of(span.begin);
   const auto sample = [&](std::int64_t token) {
-    return token == 0 && is_known ? first
-                                  : load<kVector>(call.input.row(span.begin + token) + channel);
+    return token == 0 ? first : row_of(span.begin + token);
   };
   float ring[kWidth][kVector];
 #pragma unroll
@@ -227,44 +127,57 @@ __device__ void run_head(const ConvCall<T>& call, const Taps& taps, std::int64_t
 #pragma unroll
     for (int v = 0; v < kVector; ++v) ring[i][v] = widen(old.at[v * kHistory + i]);
   }
+  T* const state = call.final_state.row(slot.out) + channel * kHistory;
+  if (kHistory > 0 && span.length == 1 && call.state_update.data() == nullptr) {  // a decode step
+    widen(first, ring[kHistory]);
+    store(taps(span.begin, ring, 0), call.output.row(span.begin) + channel);
+    ConvState<T, kVector, kHistory> next = old;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+#pragma unroll
+      for (int p = 0; p + 1 < kHistory; ++p)
+        next.at[v * kHistory + p] = old.at[v * kHistory + p + 1];
+      if (kHistory > 0) next.at[v * kHistory + max(kHistory, 1) - 1] = first.at[v];
+    }
+    store<kVector>(next, state);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kHistory; ++i) {
     if (i >= span.length) break;
     widen(sample(i), ring[(kHistory + i) % kWidth]);
     store(taps(span.begin + i, ring, i), call.output.row(span.begin + i) + channel);
   }
-  store<kVector>(shifted<kVector, kHistory>(old, span.length, sample),
-                 call.final_state.row(slot.out) + channel * kHistory);
+  store<kVector>(shifted<kVector, kHistory>(old, span.length, sample), state);
   capture<kVector>(call, sequence, channel, span, captured_rows(call, sequence, span));
 }
 
+// Rows first … first + rows; the mask repeats after kMaskRows.
 template <class Taps, class T>
-__device__ void run_body(const ConvCall<T>& call, std::int64_t first, std::int64_t channel,
-                         const BodyRows& rows) {
+__device__ void run_body(const ConvCall<T>& call, const Taps& taps, std::int64_t first, int rows,
+                         std::int64_t channel, BodyRows mask) {
   constexpr int kVector = Taps::kVector, kWidth = Taps::kWidth, kHistory = kWidth - 1;
-  constexpr int kGroup =
-      kWidth == 3 ? 3 : 4;  // a multiple of kWidth: places in the ring are constants
+  // Rows of which the next ones load while these are computed; a multiple of kWidth, so that places in
+  // the ring are constants.
+  constexpr int kGroup = (kWidth == 3 ? 3 : 4) * (sizeof(T) == 2 ? 2 : 1);
   const std::int64_t in_stride = call.input.row_stride(), out_stride = call.output.row_stride();
   const T* from = call.input.row(first) + channel;
   T* to = call.output.row(first) + channel;
-  const int limit =
-      static_cast<int>(min(static_cast<std::int64_t>(call.rows), call.tokens - first));
-  const auto sample = [&](int row) {
-    return row < limit ? load<kVector>(from + row * in_stride) : Pack<T, kVector>{};
-  };
+  // Behind the last row and before the first the nearest row is loaded, which no output takes: a load
+  // under a condition would have to be waited for at once.
+  const auto sample = [&](int row) { return load<kVector>(from + min(row, rows - 1) * in_stride); };
   Pack<T, kVector> past[kWidth], next[kGroup];
 #pragma unroll
   for (int i = 0; i < kHistory; ++i) {
-    past[i] = first > 0 ? load<kVector>(from + (i - kHistory) * in_stride) : Pack<T, kVector>{};
+    past[i] = load<kVector>(from + (first > 0 ? i - kHistory : 0) * in_stride);
   }
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) next[i] = sample(i);
-  const Taps taps(call, channel);
   float ring[kWidth][kVector];
 #pragma unroll
   for (int i = 0; i < kHistory; ++i) widen(past[i], ring[i]);
 #pragma unroll 1
-  for (int group = 0; group < limit; group += kGroup) {
+  for (int group = 0; group < rows; group += kGroup) {
     Pack<T, kVector> samples[kGroup];
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
@@ -277,11 +190,13 @@ __device__ void run_body(const ConvCall<T>& call, std::int64_t first, std::int64
       widen(samples[i], ring[(kHistory + i) % kWidth]);
       // Computed for every row, so that nothing but the store hangs on the mask.
       const auto result = taps(min(first + row, call.tokens - 1), ring, i);
-      if ((rows.computed >> row & 1) != 0) store(result, to + row * out_stride);
+      if ((mask.computed & 1) != 0 && row < rows) store(result, to);
+      mask.computed = __funnelshift_r(mask.computed, mask.computed, 1);
+      to += out_stride;
     }
   }
-  for (std::uint32_t left = rows.zero; left != 0; left &= left - 1) {
-    store(Pack<T, kVector>{}, to + (__ffs(left) - 1) * out_stride);
+  for (std::uint32_t left = mask.zero; left != 0; left &= left - 1) {
+    store(Pack<T, kVector>{}, call.output.row(first + __ffs(left) - 1) + channel);
   }
 }
 
@@ -292,8 +207,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const unsigned part = blockIdx.x % static_cast<unsigned>(call.channel_blocks);
   const std::int64_t channel =
       (static_cast<std::int64_t>(part) * kThreads + threadIdx.x) * Taps::kVector;
+  const bool is_live = channel < call.channels;  // a warp votes as a whole
   if (unit < call.heads) {
-    if (channel >= call.channels) return;
+    if (!is_live) return;
     const Taps taps(call, channel);
     const std::int64_t begin = static_cast<std::int64_t>(unit) * call.sequences_per_head;
     const std::int64_t end = min(begin + call.sequences_per_head, call.sequences);
@@ -304,29 +220,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     return;
   }
   const std::int64_t first = static_cast<std::int64_t>(unit - call.heads) * call.rows;
-  const BodyRows rows = body_rows(call, first);
-  if ((rows.computed | rows.zero) == 0 || channel >= call.channels) return;
-  run_body<Taps>(call, first, channel, rows);
-}
-
-// Any width and dilation, a channel for each thread; samples come from memory.
-template <class T>
-struct MemoryTaps {
-  const ConvCall<T>& call;
-  std::int64_t channel;
-
-  // `sample(token)` is the one of a token of the sequence, or of its past.
-  template <class Sample>
-  __device__ T operator()(std::int64_t token, const Sample& sample) const {
-    const T* const weight = call.weight.row(channel);
-    float sum = call.bias.data() != nullptr ? widen(call.bias(channel)) : 0;
-    for (std::int64_t j = 0; j < call.weight.extent(2); ++j) {
-      const float x = widen(sample(token - call.history + j * call.dilation));
-      sum = fmaf(widen(weight[j]), x, sum);
-    }
-    return narrow<T>(call.is_silu ? silu_of<T>(sum) : sum);
+  const std::int64_t end = min(first + call.rows, call.tokens);
+  const bool is_whole = is_inside(call, first, end);
+  const Taps taps(call, is_live ? channel : 0);
+#pragma unroll 1
+  for (std::int64_t row = first; row < end; row += is_whole ? call.rows : kMaskRows) {
+    const std::int64_t stop = is_whole ? end : min(row + kMaskRows, end);
+    const BodyRows mask = is_whole ? BodyRows{0xffffffffu, 0} : body_rows(call, row, end);
+    if ((mask.computed | mask.zero) == 0 || !is_live) continue;
+    run_body(call, taps, row, static_cast<int>(stop - row), channel, mask);
   }
-};
+}
 
 template <class T>
 __device__ void run_any_head(const ConvCall<T>& call, std::int64_t sequence, std::int64_t channel) {
@@ -366,17 +270,20 @@ __global__ void __launch_bounds__(kThreads)
     }
     return;
   }
-  const std::int64_t first = static_cast<std::int64_t>(unit - call.heads) * call.rows;
-  const BodyRows rows = body_rows(call, first);
-  if (channel >= call.channels) return;
+  const std::int64_t begin = static_cast<std::int64_t>(unit - call.heads) * call.rows;
+  const std::int64_t end = min(begin + call.rows, call.tokens);
   const MemoryTaps<T> taps{call, channel};
   const auto sample = [&](std::int64_t row) { return call.input.row(row)[channel]; };
-  for (std::uint32_t left = rows.computed; left != 0; left &= left - 1) {
-    const std::int64_t row = first + __ffs(left) - 1;
-    call.output.row(row)[channel] = taps(row, sample);
-  }
-  for (std::uint32_t left = rows.zero; left != 0; left &= left - 1) {
-    call.output.row(first + __ffs(left) - 1)[channel] = T{};
+  for (std::int64_t first = begin; first < end; first += kMaskRows) {
+    const BodyRows rows = body_rows(call, first, end);
+    if (channel >= call.channels) continue;
+    for (std::uint32_t left = rows.computed; left != 0; left &= left - 1) {
+      const std::int64_t row = first + __ffs(left) - 1;
+      call.output.row(row)[channel] = taps(row, sample);
+    }
+    for (std::uint32_t left = rows.zero; left != 0; left &= left - 1) {
+      call.output.row(first + __ffs(left) - 1)[channel] = T{};
+    }
   }
 }
 
@@ -386,9 +293,9 @@ void launch_conv(const Cuda& device, ConvCall<T> call, int vector,
   const std::int64_t channel_blocks = ceil_div(call.channels, kThreads * vector);
   const std::int64_t per_head =
       std::clamp<std::int64_t>(call.sequences * channel_blocks / kHeadBlocks, 1, 8);
-  const bool is_many = ceil_div(call.tokens, 16) * channel_blocks >= kManyBlocks;
+  const bool is_many = ceil_div(call.tokens, kFewRows) * channel_blocks >= kManyBlocks;
   call.channel_blocks = static_cast<int>(channel_blocks);
-  call.rows = is_many ? 32 : 16;
+  call.rows = is_many ? kManyRows : kFewRows;
   call.sequences_per_head = static_cast<int>(per_head);
   call.heads = static_cast<unsigned>(ceil_div(call.sequences, per_head));
   const std::int64_t units = call.heads + ceil_div(call.tokens, call.rows);
@@ -406,11 +313,11 @@ void launch_fixed(const Cuda& device, const ConvCall<T>& call) {
 // Rows of every operand start where wide loads may.
 template <class T>
 bool takes_wide_loads(const ConvCall<T>& call) {
-  constexpr std::int64_t kVector = kLoadBytes / sizeof(T);
-  return call.channels % kVector == 0 && is_aligned(call.input) && is_aligned(call.output) &&
+  return call.channels % kChannels == 0 && is_aligned(call.input) && is_aligned(call.output) &&
          is_aligned(call.initial_state) && is_aligned(call.final_state) &&
          is_aligned(call.state_update) && is_aligned(call.weight) && call.weight.is_dense() &&
-         (call.kernel_delta.data() == nullptr || call.group_size % kVector == 0);
+         is_aligned_row(call.bias) &&
+         (call.kernel_delta.data() == nullptr || call.group_size % kChannels == 0);
 }
 
 }  // namespace
@@ -447,16 +354,15 @@ void varlen_causal_conv(const Cuda& device, const contract::VarlenCausalConvGeom
       .heads = 0,
       .is_silu = args.activation == ConvActivation::kSilu,
   };
-  constexpr int kVector = kLoadBytes / sizeof(T);
   const bool is_wide = takes_wide_loads(call);
   if (args.kernel_delta && is_wide) {
-    launch_conv(device, call, kVector, conv_kernel<DynamicTaps<T, kVector>, T>);
+    launch_conv(device, call, kChannels, conv_kernel<DynamicTaps<T, kChannels>, T>);
   } else if (args.kernel_delta) {
     launch_conv(device, call, 1, conv_kernel<DynamicTaps<T, 1>, T>);
   } else if (geometry.dilation > 1 && geometry.width > 1) {
     launch_conv(device, call, 1, conv_any_kernel<T>);
   } else if (is_wide) {
-    launch_fixed<T, kVector>(device, call);
+    launch_fixed<T, kChannels>(device, call);
   } else {
     launch_fixed<T, 1>(device, call);
   }

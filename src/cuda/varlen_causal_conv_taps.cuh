@@ -1,0 +1,150 @@
+// The arithmetic of a thread's channels: fixed weights, the dynamic mode, and any width and dilation.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/dynamic_tap.cuh"
+#include "cuda/math.cuh"
+#include "cuda/pack.cuh"
+#include "cuda/sequences.cuh"
+
+namespace deltaworks::cuda {
+
+// What the kernel reads; operands that are left out have no data.
+template <class T>
+struct ConvCall {
+  View<const T, 2> input;
+  View<const T, 3> weight;
+  Ints cu_seqlens;
+  View<const T, 3> initial_state;
+  View<T, 2> output;
+  View<T, 3> final_state;
+  View<const T, 1> bias;
+  Pool pool;
+  Ints capture_count;
+  View<T, 3> state_update;
+  View<const T, 3> kernel_delta;
+  View<const T, 2> previous_mask;
+  std::int32_t* faults;
+  std::int64_t tokens, sequences, channels, history, dilation, group_size, delta_offset;
+  int channel_blocks;
+  int rows;  // of a body
+  int sequences_per_head;
+  unsigned heads;  // of all sequences; they come before the bodies, since they wait longest
+  bool is_silu;
+};
+
+// For 16-bit results two operations of the special function unit, within 2^-20: the exact quotient of
+// src/cuda/math.cuh would take longer than the memory. The denominator is infinite below −88.7, and
+// its reciprocal a zero.
+template <class T>
+__device__ float silu_of(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return silu(x);
+  } else {
+    float power, reciprocal;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -0x1.715476p0f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1 + power));
+    return x * reciprocal;
+  }
+}
+
+// Fixed weights. Widths up to 4 have their samples in registers.
+template <class T, int kVector_, int kWidth_>
+struct FixedTaps {
+  static constexpr int kVector = kVector_, kWidth = kWidth_;
+  float weight[kWidth][kVector], bias[kVector];
+  bool is_silu;
+
+  __device__ FixedTaps(const ConvCall<T>& call, std::int64_t channel) : is_silu(call.is_silu) {
+    const auto packed = load<kVector * kWidth, kVector>(call.weight.row(channel));
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) weight[j][v] = widen(packed.at[v * kWidth + j]);
+      bias[v] = 0;
+    }
+    if (call.bias.data() != nullptr) widen(load<kVector>(call.bias.row(channel)), bias);
+  }
+
+  // The output of packed row `row` from the samples of kWidth rows, its own the last. The i-th sample
+  // lies in ring[i % kWidth]; loops are unrolled, so that registers are named and never moved.
+  __device__ Pack<T, kVector> operator()(std::int64_t, const float (&ring)[kWidth][kVector],
+                                         int first) const {
+    float sums[kVector];
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      sums[v] = bias[v];
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        sums[v] = fmaf(weight[j][v], ring[(first + j) % kWidth][v], sums[v]);
+      }
+    }
+    if (is_silu) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) sums[v] = silu_of<T>(sums[v]);
+    }
+    return narrow<T>(sums);
+  }
+};
+
+// The dynamic mode: every step is rounded to T. The channels of a thread share a group.
+template <class T, int kVector_>
+struct DynamicTaps {
+  static constexpr int kVector = kVector_, kWidth = 2;
+  View<const T, 3> kernel_delta;
+  View<const T, 2> previous_mask;
+  std::int64_t offset, groups;
+  float before[kVector], now[kVector];
+
+  __device__ DynamicTaps(const ConvCall<T>& call, std::int64_t channel)
+      : kernel_delta(call.kernel_delta),
+        previous_mask(call.previous_mask),
+        offset(call.delta_offset * kernel_delta.extent(2) +
+               static_cast<std::uint32_t>(channel) / static_cast<std::uint32_t>(call.group_size)),
+        groups(kernel_delta.extent(2)) {
+    const auto packed = load<kVector * kWidth, kVector>(call.weight.row(channel));
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      before[v] = widen(packed.at[v * kWidth]);
+      now[v] = widen(packed.at[v * kWidth + 1]);
+    }
+  }
+
+  __device__ Pack<T, kVector> operator()(std::int64_t row, const float (&ring)[kWidth][kVector],
+                                         int first) const {
+    const T* const delta = kernel_delta.row(row) + offset;
+    const float delta_now = widen(delta[0]), delta_before = widen(delta[groups]);
+    const float mask = widen(*previous_mask.row(row));
+    float sums[kVector];
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      const float previous = tap_product<true, T>(before[v], delta_before, ring[first % kWidth][v]);
+      const float own = tap_product<true, T>(now[v], delta_now, ring[(first + 1) % kWidth][v]);
+      sums[v] = own + rounded<T>(previous * mask);
+    }
+    return narrow<T>(sums);
+  }
+};
+
+// Any width and dilation, a channel for each thread; samples come from memory.
+template <class T>
+struct MemoryTaps {
+  const ConvCall<T>& call;
+  std::int64_t channel;
+
+  // `sample(token)` is the one of a token of the sequence, or of its past.
+  template <class Sample>
+  __device__ T operator()(std::int64_t token, const Sample& sample) const {
+    const T* const weight = call.weight.row(channel);
+    float sum = call.bias.data() != nullptr ? widen(call.bias(channel)) : 0;
+    for (std::int64_t j = 0; j < call.weight.extent(2); ++j) {
+      const float x = widen(sample(token - call.history + j * call.dilation));
+      sum = fmaf(widen(weight[j]), x, sum);
+    }
+    return narrow<T>(call.is_silu ? silu_of<T>(sum) : sum);
+  }
+};
+
+}  // namespace deltaworks::cuda
