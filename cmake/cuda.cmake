@@ -27,13 +27,13 @@ find_package(CUDAToolkit REQUIRED)
 message(STATUS "CUDA backend: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu)
-target_sources(deltaworks_core PRIVATE ${cuda_sources})
-set_target_properties(deltaworks_core PROPERTIES
-  CUDA_ARCHITECTURES "${DELTAWORKS_CUDA_ARCHITECTURES}" CUDA_VISIBILITY_PRESET hidden
-  CUDA_RUNTIME_LIBRARY Static)
-# Only linked: nvcc knows its headers, and no other file needs them.
-target_link_libraries(deltaworks_core PRIVATE $<LINK_ONLY:CUDA::cudart_static>)
+add_library(deltaworks_cuda OBJECT ${cuda_sources})
+target_include_directories(deltaworks_cuda PRIVATE include src)
+set_target_properties(deltaworks_cuda PROPERTIES CUDA_STANDARD 20 CUDA_VISIBILITY_PRESET hidden)
 # As on the CPU: where a fused multiply-add is meant, it is written.
-target_compile_options(deltaworks_core PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wshadow>
-  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${DELTAWORKS_WERROR}>>:-Werror=all-warnings>)
+target_compile_options(deltaworks_cuda PRIVATE --fmad=false --expt-relaxed-constexpr
+  -Xcompiler=-Wall,-Wextra,-Wshadow $<$<BOOL:${DELTAWORKS_WERROR}>:-Werror=all-warnings>)
+
+target_sources(deltaworks_core PRIVATE $<TARGET_OBJECTS:deltaworks_cuda>)
+# Only linked: nvcc knows its headers, and no other file of the core needs them.
+target_link_libraries(deltaworks_core PRIVATE $<LINK_ONLY:CUDA::cudart_static>)

@@ -16,8 +16,11 @@ target_link_options(deltaworks PRIVATE LINKER:--version-script=${PROJECT_SOURCE_
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   target_link_options(deltaworks PRIVATE LINKER:--no-undefined)
 endif()
-target_link_libraries(deltaworks PRIVATE $<BUILD_INTERFACE:hwy::hwy>
-  $<BUILD_INTERFACE:$<$<TARGET_EXISTS:CUDA::cudart_static>:CUDA::cudart_static>>)
+target_link_libraries(deltaworks PRIVATE $<BUILD_INTERFACE:hwy::hwy>)
+if(TARGET deltaworks_cuda)
+  target_sources(deltaworks PRIVATE $<TARGET_OBJECTS:deltaworks_cuda>)
+  target_link_libraries(deltaworks PRIVATE $<BUILD_INTERFACE:CUDA::cudart_static>)
+endif()
 
 install(TARGETS deltaworks EXPORT deltaworks-targets)
 install(DIRECTORY include/deltaworks DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -2,5 +2,5 @@
 add_library(deltaworks_warnings INTERFACE)
 add_library(deltaworks::warnings ALIAS deltaworks_warnings)
 target_compile_options(deltaworks_warnings INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wpedantic;-Wnon-virtual-dtor;-Wold-style-cast;-Wcast-qual>"
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${DELTAWORKS_WERROR}>>:-Werror>)
+  -Wall -Wextra -Wshadow -Wpedantic -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual
+  $<$<BOOL:${DELTAWORKS_WERROR}>:-Werror>)
