@@ -2,6 +2,7 @@
 // values, batches may be short; and which bits are the CPU's.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "support/dflash2_dynamic_conv_case.hpp"
@@ -240,6 +241,21 @@ void expect_bits_of_the_cpu(Random& random, ConvActivation activation) {
 
 bool has_fma() { return cpu_target() == "AVX2" || cpu_target() == "AVX3"; }
 
+// So many rows that blocks take more of them; sequences end anywhere, one is skipped.
+TEST_F(CudaTest, LongConvolutionsHaveTheBitsOfTheCpu) {
+  if (!has_fma()) GTEST_SKIP() << "this processor has no fma";
+  Random random(9);
+  for (const std::int64_t width : {2, 3, 4}) {
+    auto c = random_case<float>(random, 64, width, 1, random.cu_seqlens(9, 3700, 9000));
+    c.activation = ConvActivation::kSilu;
+    c.slots_in = c.slots_out = {0, 1, -1, 3, 4, 5, 6, 7, 8};
+    const auto expected = run(Cpu{}, c);
+    is_on_cuda() = true;
+    ASSERT_TRUE(same_bits(run(Cpu{}, c), expected)) << width;
+    is_on_cuda() = false;
+  }
+}
+
 TEST_F(CudaTest, ConvolutionsHaveTheBitsOfTheCpu) {
   if (!has_fma()) GTEST_SKIP() << "this processor has no fma";
   Random random(7);
@@ -247,6 +263,30 @@ TEST_F(CudaTest, ConvolutionsHaveTheBitsOfTheCpu) {
   expect_bits_of_the_cpu<float>(random, ConvActivation::kNone);
   expect_bits_of_the_cpu<Float16>(random, ConvActivation::kNone);
   expect_bits_of_the_cpu<BFloat16>(random, ConvActivation::kNone);
+}
+
+// Sixteen bits and silu: the neighbouring number at most, unless the result is no more than 2^-118.
+template <class T>
+void expect_neighbours_of_the_cpu(Random& random) {
+  auto c = random_case<T>(random, 64, 4, 1, {0, 100, 300});
+  c.activation = ConvActivation::kSilu;
+  for (T& x : c.input) x = from_float<T>(to_float(x) * static_cast<float>(random.integer(1, 40)));
+  const auto expected = run(Cpu{}, c).output;
+  is_on_cuda() = true;
+  const auto actual = run(Cpu{}, c).output;
+  is_on_cuda() = false;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const float is = to_float(actual[i]), wanted = to_float(expected[i]);
+    if (std::abs(wanted) <= 0x1p-118f && std::abs(is) <= 0x1p-118f) continue;
+    ASSERT_LE(std::abs(actual[i].bits - expected[i].bits), 1) << is << ", expected " << wanted;
+  }
+}
+
+TEST_F(CudaTest, SiluInSixteenBitsIsOneUnitAwayAtMost) {
+  if (!has_fma()) GTEST_SKIP() << "this processor has no fma";
+  Random random(8);
+  expect_neighbours_of_the_cpu<Float16>(random);
+  expect_neighbours_of_the_cpu<BFloat16>(random);
 }
 
 }  // namespace
