@@ -25,7 +25,7 @@ done
 
 sanitizers=
 if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck initcheck; do
+  for tool in memcheck initcheck racecheck; do
     for test in "$here"/*_test; do
       name=$(basename "$test") result=clean
       ((left = limit - SECONDS, left > 0)) || left=0.01
