@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cache_line.hpp"
 #include "ceilings.hpp"
 #include "deltaworks/varlen_causal_conv.hpp"
 #include "reference/tolerance.hpp"
@@ -18,12 +19,21 @@ namespace {
 constexpr std::int64_t kChannels = 10240, kWidth = 4, kHistory = kWidth - 1;
 
 template <class T>
+using Array = CacheLineVector<T>;
+
+template <class T>
+Array<T> normal(testing::Random& random, std::int64_t size) {
+  const std::vector<T> values = random.normal<T>(size);
+  return {values.begin(), values.end()};
+}
+
+template <class T>
 struct Call {
   explicit Call(std::int64_t tokens)
       : offsets{0, static_cast<std::int32_t>(tokens)},
-        input(random.normal<T>(tokens * kChannels)),
-        weight(random.normal<T>(kChannels * kWidth)),
-        state(random.normal<T>(kChannels * kHistory)),
+        input(normal<T>(random, tokens * kChannels)),
+        weight(normal<T>(random, kChannels * kWidth)),
+        state(normal<T>(random, kChannels * kHistory)),
         output(input.size()) {}
 
   VarlenCausalConvArgs<T> args(const View<T, 3>& final_state) {
@@ -36,7 +46,7 @@ struct Call {
             .final_state = final_state,
             .activation = ConvActivation::kSilu};
   }
-  static View<T, 3> view(std::vector<T>& states) {
+  static View<T, 3> view(Array<T>& states) {
     return {states.data(), {1, kChannels, kHistory}};
   }
   std::size_t bytes() const {
@@ -45,13 +55,13 @@ struct Call {
 
   testing::Random random{1};
   std::vector<std::int32_t> offsets;
-  std::vector<T> input, weight, state, output;
+  Array<T> input, weight, state, output;
 };
 
 template <class T>
 bool is_right(Call<T>& call) {
   const std::int64_t tokens = call.offsets[1];
-  std::vector<T> final_state(call.state.size()), wanted_state(call.state.size());
+  Array<T> final_state(call.state.size()), wanted_state(call.state.size());
   std::vector<double> wanted(call.output.size());
   varlen_causal_conv(Cpu{}, call.args(call.view(final_state)));
   reference::varlen_causal_conv(call.args(call.view(wanted_state)),
@@ -96,7 +106,7 @@ void conv_prepared(benchmark::State& bench) {
 template <class T>
 void replay(benchmark::State& bench) {
   Call<T> call(1);
-  const auto update = call.random.template normal<T>(8 * kChannels);
+  const Array<T> update = normal<T>(call.random, 8 * kChannels);
   const std::int32_t count = static_cast<std::int32_t>(bench.range(0));
   const ReplayConvStateArgs<T> args{.initial_state = call.view(call.state),
                                     .state_update = {update.data(), {1, 8, kChannels}},

@@ -1,7 +1,7 @@
 // Channels first: the tokens of a channel lie across the lanes. Its first outputs, which reach into
-// the state, come from a window in float32 that joins the two; the others from the input itself. Fewer
-// tokens than lanes are transposed, a vector of channels at a time; one token is what
-// varlen_causal_conv calls a row, with the same state: it does that work.
+// the state, come from a window in float32 that joins the two; the others from the input itself. Few
+// tokens are transposed, a vector of channels at a time; one token is what varlen_causal_conv calls a row,
+// with the same state: it does that work.
 // Channels last: channels lie across the lanes, a row of the output at a time.
 // Every output is the chain of fused multiply-adds of varlen_causal_conv, with the same silu.
 #include "cpu/causal_conv_with_state.hpp"
@@ -16,8 +16,8 @@
 #include <cstring>
 #include <variant>
 
+#include "cpu/causal_conv_with_state_short-inl.h"
 #include "cpu/load-inl.h"
-#include "cpu/math-inl.h"
 #include "cpu/varlen_causal_conv.hpp"
 
 #ifndef DELTAWORKS_CPU_CAUSAL_CONV_WITH_STATE_PLAN_
@@ -59,23 +59,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Geometry = contract::CausalConvWithStateGeometry;
-using F = hn::ScalableTag<float>;
-
-constexpr F kF;
-constexpr std::int64_t kMaxLanes = hn::MaxLanes(kF);
-constexpr std::int64_t kMaxTaps = 32;     // that a task keeps; a longer row is read from memory
 constexpr std::int64_t kMaxVectors = 16;  // of channels that pass together, channels last
 constexpr std::int64_t kAhead = 4;        // rows
-constexpr std::int64_t kMaxHistory = 64;  // that a window holds; a longer one is read in place
-
-std::int64_t lanes() { return static_cast<std::int64_t>(hn::Lanes(kF)); }
-
-template <bool kSilu, class T>
-HWY_INLINE void store_output(hn::Vec<F> sum, T* to, std::size_t n) {
-  if constexpr (kSilu) sum = silu(kF, sum);
-  store_float_n(sum, kF, to, n);
-}
 
 // One channel of a sequence.
 template <class T>
@@ -211,38 +196,6 @@ HWY_INLINE void load_taps(const CausalConvWithStateArgs<T>& args, const Geometry
   }
 }
 
-// Fewer tokens than lanes, channels first: a vector of channels is transposed, there and back.
-template <bool kSilu, class T>
-void run_short(const CausalConvWithStateArgs<T>& args, const Geometry& g, std::int64_t b,
-               std::int64_t channel, std::size_t n) noexcept {
-  Taps taps;
-  load_taps(args, g, channel, n, taps);
-  HWY_ALIGN float window[(kMaxHistory + kMaxLanes) * kMaxLanes];
-  const auto position = [&](std::int64_t p) { return window + (g.history + p) * kMaxLanes; };
-  const T* const state = args.past_state ? args.past_state->row(b) + channel * g.history : nullptr;
-  const T* const x = args.input.row(b) + channel * g.length;
-  if (n < hn::Lanes(kF) || state == nullptr)
-    std::fill_n(window, (g.history + g.length) * kMaxLanes, 0.0f);
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto c = static_cast<std::int64_t>(i);
-    for (std::int64_t p = 0; state != nullptr && p < g.history; ++p)
-      window[p * kMaxLanes + c] = to_float(state[c * g.history + p]);
-    for (std::int64_t t = 0; t < g.length; ++t) position(t)[c] = to_float(x[c * g.length + t]);
-  }
-  T* const output = args.output.row(b) + channel * g.length;
-  for (std::int64_t t = 0; t < g.length; ++t) {
-    auto sum = hn::Load(kF, taps.bias);
-    for (std::int64_t j = 0; j < g.width; ++j) {
-      const auto sample = hn::Load(kF, position(t - g.history + j * g.dilation));
-      sum = hn::MulAdd(hn::Load(kF, taps.weight + j * kMaxLanes), sample, sum);
-    }
-    T column[kMaxLanes];
-    store_output<kSilu>(sum, column, hn::Lanes(kF));
-    for (std::size_t i = 0; i < n; ++i)
-      output[static_cast<std::int64_t>(i) * g.length + t] = column[i];
-  }
-}
-
 template <class T>
 void run_channels_first(const CausalConvWithStateArgs<T>& args, const Geometry& g, std::int64_t b,
                         std::int64_t begin, std::int64_t end) noexcept {
@@ -254,11 +207,11 @@ void run_channels_first(const CausalConvWithStateArgs<T>& args, const Geometry& 
                    : g.width == 3 ? of_width.template operator()<3>()
                    : g.width == 4 ? of_width.template operator()<4>()
                                   : of_width.template operator()<0>();
-  const bool is_short = g.length < lanes() && g.history <= kMaxHistory && g.width <= kMaxTaps;
-  if (is_short) {
+  if (g.length > 0 && g.length <= kShort && g.history <= kMaxHistory && g.width <= kMaxTaps) {
     const auto transpose = is_silu ? run_short<true, T> : run_short<false, T>;
-    for (std::int64_t c = begin; c < end && g.length > 0; c += lanes())
+    for (std::int64_t c = begin; c < end; c += lanes())
       transpose(args, g, b, c, static_cast<std::size_t>(std::min(lanes(), end - c)));
+    return;
   }
   Channel<T> channel{};
   channel.width = g.width;
@@ -269,7 +222,7 @@ void run_channels_first(const CausalConvWithStateArgs<T>& args, const Geometry& 
     channel.x = args.input.row(b) + c * g.length;
     channel.state =
         args.past_state && g.history > 0 ? args.past_state->row(b) + c * g.history : nullptr;
-    if (!is_short) {
+    if (g.length > 0) {
       channel.weights = args.weight.row(c);
       for (std::int64_t j = 0; j < std::min(g.width, kMaxTaps); ++j)
         channel.taps[j] = to_float(channel.weights[j]);

@@ -13,6 +13,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "cpu/columns-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
 #include "cpu/varlen_causal_conv_dynamic-inl.h"
@@ -69,68 +70,6 @@ HWY_INLINE hn::Vec<D> load_bias(D d, const Weights<T>& weights, std::int64_t cha
   const T* from = weights.bias + channel * weights.bias_stride;
   return weights.bias_stride == 1 ? load_float_n(d, from, n)
                                   : load_strided(d, from, weights.bias_stride, n);
-}
-
-// Elements as they are stored: copying them changes no bit, of a NaN neither.
-template <class D>
-HWY_INLINE D bits_tag(D d, float) {
-  return d;
-}
-template <class D, class T>
-HWY_INLINE hn::Rebind<std::uint16_t, D> bits_tag(D, T) {
-  return {};
-}
-template <class D, class T>
-using Bits = decltype(bits_tag(D(), T()));
-
-HWY_INLINE const float* as_bits(const float* from) { return from; }
-HWY_INLINE float* as_bits(float* from) { return from; }
-template <class T>
-HWY_INLINE const std::uint16_t* as_bits(const T* from) {
-  return reinterpret_cast<const std::uint16_t*>(from);
-}
-template <class T>
-HWY_INLINE std::uint16_t* as_bits(T* from) {
-  return reinterpret_cast<std::uint16_t*>(from);
-}
-
-template <class T, class D>
-HWY_INLINE hn::Vec<Bits<D, T>> load_bits(D d, const T* from, std::size_t n) {
-  const Bits<D, T> d_bits;
-  if (n == hn::Lanes(d)) return hn::LoadU(d_bits, as_bits(from));
-  T padded[hn::MaxLanes(d)] = {};
-  for (std::size_t i = 0; i < n; ++i) padded[i] = from[i];
-  return hn::LoadU(d_bits, as_bits(padded));
-}
-
-// Transposes [n, Count], Count = 1 … 4: the last of the four results is the last column, unused
-// ones are left as they are.
-template <int Count, class D, class T, class V = hn::Vec<Bits<D, T>>>
-HWY_INLINE void load_columns(D d, const T* from, std::size_t n, V& a, V& b, V& c, V& e) {
-  const Bits<D, T> d_bits;
-  T padded[Count * hn::MaxLanes(d)];
-  if (n != hn::Lanes(d)) {
-    std::memset(padded, 0, sizeof(padded));
-    std::memcpy(padded, from, n * Count * sizeof(T));
-    from = padded;
-  }
-  const auto* bits = as_bits(from);
-  if constexpr (Count == 1) e = hn::LoadU(d_bits, bits);
-  if constexpr (Count == 2) hn::LoadInterleaved2(d_bits, bits, c, e);
-  if constexpr (Count == 3) hn::LoadInterleaved3(d_bits, bits, b, c, e);
-  if constexpr (Count == 4) hn::LoadInterleaved4(d_bits, bits, a, b, c, e);
-}
-
-template <int Count, class D, class T, class V = hn::Vec<Bits<D, T>>>
-HWY_INLINE void store_columns(D d, V b, V c, V e, T* to, std::size_t n) {
-  const Bits<D, T> d_bits;
-  T padded[Count * hn::MaxLanes(d)];
-  const bool whole = n == hn::Lanes(d);
-  auto* bits = as_bits(whole ? to : padded);
-  if constexpr (Count == 1) hn::StoreU(e, d_bits, bits);
-  if constexpr (Count == 2) hn::StoreInterleaved2(c, e, d_bits, bits);
-  if constexpr (Count == 3) hn::StoreInterleaved3(b, c, e, d_bits, bits);
-  if (!whole) std::memcpy(to, padded, n * Count * sizeof(T));
 }
 
 // The taps of n channels: the last of the four results is the last tap, unused ones are left as they
@@ -318,7 +257,7 @@ void carry_columns(const Samples<T>& x, std::int64_t begin, std::int64_t end, T*
       s1 = s2;
       s2 = load_bits(d, x.row(x.length - shift + i) + channel, n);
     }
-    store_columns<History>(d, s0, s1, s2, to + channel * History, n);
+    store_columns<History>(d, unused, s0, s1, s2, to + channel * History, n);
   }
 }
 

@@ -129,7 +129,7 @@ DenseConvCase<T> any_dense_conv(Random& random) {
   DenseConvCase<T> c;
   c.sequences = random.integer(1, 3);
   c.channels = kChannels[random.integer(0, std::ssize(kChannels) - 1)];
-  c.length = random.integer(0, random.integer(0, 3) ? 9 : 80);
+  c.length = random.integer(0, random.integer(0, 3) ? 18 : 80);
   c.width = random.integer(1, 6);
   c.dilation = random.integer(0, 2) ? 1 : random.integer(2, 20);
   c.channels_last = random.integer(0, 1);
