@@ -156,7 +156,8 @@ inline void read_lanes(const float* from, std::int64_t key_dim, float* group) {
   for (std::int64_t v = 0; v < kLaneRows; v += kStripLanes) {
     for (std::int64_t i = 0; i < key_dim; i += 4) {
       VStrip x[4];
-      for (int j = 0; j < 4; ++j) x[j] = load_blocks(d_strip, from + (v + j) * key_dim + i, key_dim);
+      for (int j = 0; j < 4; ++j)
+        x[j] = load_blocks(d_strip, from + (v + j) * key_dim + i, key_dim);
       transpose_blocks(x);
       for (int j = 0; j < 4; ++j) hn::Store(x[j], d_strip, group + (i + j) * kLaneRows + v);
     }

@@ -163,6 +163,18 @@ struct Pass {
   Steps steps;
 };
 
+// The share of token `t` of `count` of the rows behind this tile that the next tile reads and writes in place of rows
+// row … row + rows − 1. All at once they would wait for each other: eight tokens from cold memory take 1.2 times as long.
+HWY_INLINE void fetch_next_tile(const Pass& pass, std::int64_t row, std::int64_t rows,
+                                std::int64_t t) {
+  const std::int64_t size = rows * pass.key_dim, count = pass.steps.count;
+  const std::int64_t offset = (pass.rows + row) * pass.key_dim;
+  for (std::int64_t i = size * t / count; i < size * (t + 1) / count; i += 16) {
+    fetch_to_l1(pass.from + offset + i);
+    if (pass.from != pass.to) fetch_to_l1(pass.to + offset + i);
+  }
+}
+
 // The token of a call that has no other, over whole groups of rows of one or more heads. A group is
 // updated while the one after the next is summed, so that its deltas have long been ready.
 // kKeyDim, or 0 for any: a constant turns sixteen row pointers into one.
@@ -173,7 +185,7 @@ HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& ti
   const std::int64_t key_dim = kKeyDim > 0 ? kKeyDim : pass.key_dim;
   const auto state = [&pass, key_dim](std::int64_t group) {
     const std::int64_t offset = group * kRows * key_dim;
-    return InState{pass.from + offset, pass.to + offset, key_dim};
+    return InStream{{pass.from + offset, pass.to + offset, key_dim}};
   };
   const auto token_of = [&pass](std::int64_t group) -> const Token& {
     return pass.steps.token[group * kRows / pass.steps.head_rows];
@@ -221,6 +233,7 @@ HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
                     sums);
       if (t == pass.steps.count && !whole) write_ragged(group, rows, pass.key_dim, state.to);
       if (t == pass.steps.count) continue;
+      if (done == 0) fetch_next_tile(pass, row, kRows, t);
       float* const value = tile.value + t * kMaxTileRows + row;
       finish<kPerKey>(pass.steps.token[t], sums, pass.steps.recalls, pass.steps.scale, delta,
                       value);
@@ -280,6 +293,7 @@ HWY_NOINLINE void run_row_lanes(const Pass& pass, const Head<T>& head, Tile& til
                             head.value + t * head.value_stride + row,
                             head.output + t * head.output_stride + row, delta);
       fetch_rows(head, t, row);
+      fetch_next_tile(pass, row, kLaneRows, t);
     }
     head.ahead.fetch(t);
     if (t < pass.steps.captured) {
