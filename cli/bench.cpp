@@ -66,9 +66,12 @@ Result measure(const BenchCall& call, const Peers* peers, ThreadPool& pool,
     return {.is_right = false,
             .complaint = fmt::format("{:.1f} times the allowed error", ready.error)};
   }
-  const auto run = [&] { ready.run(pool.device()); };
+  std::vector<std::function<void()>> runs{[&] { ready.run(pool.device()); }};
+  if (ready.variant) runs.emplace_back([&] { ready.variant->run(pool.device()); });
+  const auto timings = time_in_turns(runs, options.threads, options.seconds);
   Result result;
-  result.timing = time_in_turns({run}, options.threads, options.seconds)[0];
+  result.timing = timings[0];
+  if (ready.variant) result.variant = {ready.variant->name, timings[1]};
   result.share.rate = call.bound.amount / (1e-6 * result.timing.median_us);
   result.share.of_ceiling = result.share.rate / ceiling(call.bound, options.effort());
   if (peers != nullptr && ready.peers) {
@@ -89,9 +92,10 @@ std::unique_ptr<Peers> find_peers(const BenchOptions& options) {
 }
 
 // Whether it could be measured, or is not there.
-bool add_ggml(const Peers& peers, int threads, BenchReport& report) {
+bool add_ggml(const Peers& peers, const BenchOptions& options, BenchReport& report) {
   try {
-    if (const auto figures = ggml_figures(peers.path(), threads)) report.add_ggml(*figures);
+    const auto figures = ggml_figures(peers.path(), options.op, options.effort());
+    if (figures) report.add_ggml(*figures);
     return true;
   } catch (const std::exception& error) {  // the other figures are right all the same
     fmt::print(stderr, "deltaworks: {}\n", error.what());
@@ -112,9 +116,7 @@ int bench(const BenchOptions& options) {
     report.add(calls[i], result);
     all_right = all_right && result.is_right;
   }
-  if (peers && (options.op.empty() || options.op == "gated_delta_net")) {
-    all_right = add_ggml(*peers, options.threads, report) && all_right;
-  }
+  if (peers && ggml_has(options.op)) all_right = add_ggml(*peers, options, report) && all_right;
   report.end();
   return all_right ? 0 : 1;
 }

@@ -24,6 +24,12 @@ struct Bound {
   Kind kind;
   double amount;              // operations or bytes of one call
   std::size_t footprint = 0;  // bytes of memory that calls go through in turn
+  // The call's other coordinate in a roofline: bytes where `amount` is operations, else operations,
+  // without those of elementary functions. 0: it has no place there.
+  double other = 0;
+
+  double flops() const { return kind == Kind::kFma ? amount : other; }
+  double bytes() const { return kind == Kind::kFma ? other : amount; }
 };
 
 // The call as nodes of ONNX Runtime: ours, and one that does the same work without this library,
@@ -35,11 +41,18 @@ struct PeerNodes {
   std::vector<std::size_t> outputs{0};  // their outputs that must equal our first ones
 };
 
-// A call with its operands, which `run` and `peers` keep alive.
+// The same work done with this library in another way, which keeps its operands alive.
+struct Variant {
+  std::string name;  // in the table
+  std::function<void(const Cpu&)> run;
+};
+
+// A call with its operands, which the functions and `peers` keep alive.
 struct ReadyCall {
   double error = 0;  // the largest, as a multiple of the allowed one, on the first tokens
   std::function<void(const Cpu&)> run;
-  std::optional<PeerNodes> peers;
+  std::optional<PeerNodes> peers{};
+  std::optional<Variant> variant{};
 };
 
 struct BenchCall {

@@ -40,8 +40,8 @@ class Problem {
     const auto call = args();
     return {"CausalConvWithState",
             "com.microsoft",
-            {operand("input", call.input), operand("weight", call.weight),
-             operand("bias", *call.bias), operand("past_state", *call.past_state)},
+            {operand("input", call.input), constant(operand("weight", call.weight)),
+             constant(operand("bias", *call.bias)), operand("past_state", *call.past_state)},
             {operand("output", call.output), operand("present_state", call.present_state)},
             {{"activation", "silu"}},
             {}};
@@ -85,7 +85,8 @@ void add(const bench::GatedDeltaNetShape& shape, BenchCalls& calls) {
     calls.push_back({"causal_conv_with_state",
                      fmt::format("{} channels, width {}, silu", channels, kWidth), shape.name,
                      count_text(tokens, "token"), dtype_of<T>(),
-                     Bound{Bound::Kind::kCopy, static_cast<double>(bytes), bytes},
+                     Bound{Bound::Kind::kCopy, static_cast<double>(bytes), bytes,
+                           static_cast<double>(2 * kWidth * channels * tokens)},
                      [channels, tokens] { return call_of<T>(channels, tokens); }});
   }
 }

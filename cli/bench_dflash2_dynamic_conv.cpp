@@ -71,7 +71,8 @@ void add(const bench::DynamicConvShape& shape, std::int64_t lanes, DFlash2Stage 
        fmt::format("{} of {} rows, {}", count_text(lanes, "block"), shape.rows_per_lane,
                    stage == DFlash2Stage::kResidual ? "residual" : "prepare"),
        dtype_of<T>(),
-       {Bound::Kind::kCopy, static_cast<double>(bytes), bytes},
+       {Bound::Kind::kCopy, static_cast<double>(bytes), bytes,
+        static_cast<double>(3 * shape.taps * shape.channels * lanes * shape.rows_per_lane)},
        [=] {
          const auto problem = std::make_shared<Problem<T>>(shape, lanes, stage);
          return ReadyCall{

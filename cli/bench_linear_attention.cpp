@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "bench.hpp"
+#include "deltaworks/gated_delta_net.hpp"
 #include "deltaworks/linear_attention.hpp"
 #include "reference/linear_attention.hpp"
 
@@ -40,6 +41,28 @@ class Problem {
     turn_ = (turn_ + 1) % count_;
   }
 
+  // The same calls with the other operator of this rule, whose state lies the other way.
+  void run_v_major(const Cpu& device) {
+    const auto call = args();
+    const auto rows = [&](const auto& view, std::int64_t heads) {
+      return View<const T, 3>{view.data(), {tokens_, heads, view.extent(2) / heads}};
+    };
+    const View<float, 4> state{call.present_state.data(),
+                               {1, shape_.value_heads, shape_.value_dim, shape_.key_dim}};
+    GatedDeltaNetArgs<T, T> other{
+        .query = rows(call.query, shape_.key_heads),
+        .key = rows(call.key, shape_.key_heads),
+        .value = rows(call.value, shape_.value_heads),
+        .cu_seqlens = {offsets_.data(), {2}},
+        .output = {output_.data(), {tokens_, shape_.value_heads, shape_.value_dim}},
+        .final_state = state};
+    other.initial_state = state;
+    other.decay = {decay_.data(), {tokens_, shape_.value_heads}};
+    other.beta = {beta_.data(), {tokens_, shape_.value_heads}};
+    gated_delta_net(device, other);
+    turn_ = (turn_ + 1) % count_;
+  }
+
   OnnxNode node() {
     const auto call = args();
     return {"LinearAttention",
@@ -73,6 +96,7 @@ class Problem {
 
   Shape shape_;
   std::int64_t tokens_, count_, turn_ = 0;
+  std::vector<std::int32_t> offsets_{0, static_cast<std::int32_t>(tokens_)};
   Buffer<T> query_, key_, value_, decay_, beta_, output_;
   Buffer<float> states_;
 };
@@ -81,7 +105,9 @@ template <class T>
 ReadyCall call_of(const Shape& shape, std::int64_t tokens, std::int64_t states) {
   const double error = Problem<T>(shape, std::min<std::int64_t>(tokens, 20), 1).error();
   const auto problem = std::make_shared<Problem<T>>(shape, tokens, states);
-  ReadyCall ready{error, [problem](const Cpu& device) { problem->run(device); }, {}};
+  ReadyCall ready{error, [problem](const Cpu& device) { problem->run(device); }};
+  ready.variant = Variant{"gated_delta_net, V-major",
+                          [problem](const Cpu& device) { problem->run_v_major(device); }};
   // ONNX Runtime has it in float32 alone.
   if (states == 1 && dtype_of<T>() == DType::kFloat32) {
     OnnxNode node = problem->node();
@@ -102,15 +128,20 @@ void add(const Shape& shape, BenchCalls& calls) {
                      [shape, tokens, states] { return call_of<T>(shape, tokens, states); }});
   };
   // One token is bound by reading and writing its state, more by arithmetic.
-  const double moved = 2 * static_cast<double>(bytes);
-  push("1 token", {Bound::Kind::kInPlace, moved, bytes}, 1, 1);
+  const double moved = 2 * static_cast<double>(bytes), flops = 6 * static_cast<double>(size);
+  push("1 token", {Bound::Kind::kInPlace, moved, bytes, flops}, 1, 1);
   const std::int64_t cold = kCold / static_cast<std::int64_t>(bytes);
   if (bytes > 1 << 20) {
     push("1 token, states not in the caches",
-         {Bound::Kind::kInPlace, moved, static_cast<std::size_t>(cold) * bytes}, 1, cold);
+         {Bound::Kind::kInPlace, moved, static_cast<std::size_t>(cold) * bytes, flops}, 1, cold);
   }
   for (const std::int64_t tokens : {16, 256}) {
-    push(count_text(tokens, "token"), {Bound::Kind::kFma, 6 * static_cast<double>(size * tokens)},
+    const std::int64_t elements =
+        tokens * 2 * (shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim);
+    push(count_text(tokens, "token"),
+         {.kind = Bound::Kind::kFma,
+          .amount = flops * static_cast<double>(tokens),
+          .other = moved + static_cast<double>(elements) * sizeof(T)},
          tokens, 1);
   }
 }

@@ -143,10 +143,13 @@ void add(const Shape& shape, std::int64_t past, std::int64_t tokens, BenchCalls&
       static_cast<std::size_t>(2 * (past + tokens) * shape.kv_heads * shape.head_dim);
   const double seen = static_cast<double>(tokens * past) +
                       0.5 * static_cast<double>(tokens * (tokens + 1));  // by all tokens together
+  const double flops = 4 * seen * static_cast<double>(shape.heads * shape.head_dim);
+  const double bytes = static_cast<double>(cached * sizeof(T));
+  const double rows =
+      2 * static_cast<double>(tokens * shape.heads * shape.head_dim) * sizeof(T);  // in and out
   const Bound bound =
-      past > 0
-          ? Bound{Bound::Kind::kRead, static_cast<double>(cached * sizeof(T)), cached * sizeof(T)}
-          : Bound{Bound::Kind::kFma, 4 * seen * static_cast<double>(shape.heads * shape.head_dim)};
+      past > 0 ? Bound{Bound::Kind::kRead, bytes, cached * sizeof(T), flops}
+               : Bound{.kind = Bound::Kind::kFma, .amount = flops, .other = bytes + rows};
   calls.push_back({"paged_attention",
                    fmt::format("{} heads, {} of keys and values, of {}", shape.heads,
                                shape.kv_heads, shape.head_dim),

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <thread>
 
 #include "deltaworks/device.hpp"
+#include "deltaworks/version.hpp"
 #include "processor.hpp"
 #include "report.hpp"
 
@@ -54,10 +56,14 @@ json timing_json(const Timing& timing) {
 
 double ratio(const Timing& ours, const Timing& theirs) { return theirs.median_us / ours.median_us; }
 
+std::string times_as_long(const Timing& ours, const Timing& theirs) {
+  const double times = ratio(ours, theirs);
+  return fmt::format("{:.{}f} times as long", times, times < 2 ? 2 : 1);
+}
+
 std::string peer_lines(const std::string& our_name, const std::string& their_name,
                        const Timing& ours, const Timing& theirs) {
-  return line(our_name, "", ours, "") +
-         line(their_name, "", theirs, fmt::format("{:.1f} times as long", ratio(ours, theirs)));
+  return line(our_name, "", ours, "") + line(their_name, "", theirs, times_as_long(ours, theirs));
 }
 
 json peer_json(const std::string& name, const Timing& ours, const Timing& theirs) {
@@ -83,9 +89,15 @@ BenchReport::BenchReport(bool as_json, const bench::Effort& effort, std::string 
     : as_json_(as_json), effort_(effort), runtime_(std::move(runtime)) {}
 
 void BenchReport::begin() {
-  report_ = {{"processor", processor_name()},
+  report_ = {{"version", version()},
+             {"compiler", DELTAWORKS_COMPILER},
+             {"processor", processor_name()},
+             {"cores", std::thread::hardware_concurrency()},
+             {"caches", cache_bytes()},
+             {"instruction_sets", cpu_targets()},
              {"instruction_set", cpu_target()},
              {"threads", effort_.threads},
+             {"seconds", effort_.seconds},
              {"results", json::array()}};
   if (!runtime_.empty()) report_["peer"] = runtime_;
   json& ceilings = report_["ceilings"];
@@ -144,6 +156,13 @@ void BenchReport::add(const BenchCall& call, const Result& result) {
     entry["ceiling"] = name_of(kind);
     entry["share"] = result.share.of_ceiling;
     entry["rate"] = result.share.rate;
+    entry["flops"] = call.bound.flops();
+    entry["bytes"] = call.bound.bytes();
+  }
+  if (result.is_right && result.variant) {
+    const auto& [their_name, theirs] = *result.variant;
+    text += line("  " + their_name, "", theirs, times_as_long(result.timing, theirs));
+    entry["variant"] = peer_json(their_name, result.timing, theirs);
   }
   if (result.peer && !result.peer->missing.empty()) {
     text += fmt::format("    {} does not run {} here\n", runtime_, result.peer_name);
@@ -163,13 +182,19 @@ void BenchReport::add_ggml(const json& figures) {
   const auto timing = [](const json& side) {
     return Timing{side.at("median_us").get<double>(), side.at("spread").get<double>()};
   };
-  std::string text = fmt::format("\n{}\n", figures.at("what").get<std::string>());
-  for (const json& row : figures.at("results")) {
-    text += fmt::format("  {}\n", row.at("call").get<std::string>());
-    text += peer_lines("  as a node of " + runtime_, "  " + figures.at("name").get<std::string>(),
-                       timing(row.at("ours")), timing(row.at("theirs")));
+  const auto word = [](const json& from, const char* key) {
+    return from.at(key).get<std::string>();
+  };
+  for (const json& op : figures.at("operators")) {
+    std::string text =
+        fmt::format("\n{}: {} ({})\n", word(op, "operator"), word(op, "shape"), word(op, "model"));
+    for (const json& row : op.at("results")) {
+      text += fmt::format("  {}\n", word(row, "call"));
+      text += peer_lines("  as a node of " + runtime_, "  " + word(figures, "name"),
+                         timing(row.at("ours")), timing(row.at("theirs")));
+    }
+    write_output(text);
   }
-  write_output(text);
 }
 
 void BenchReport::end() {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "bench.hpp"
 #include "ceilings.hpp"
@@ -23,6 +24,7 @@ struct Result {
   std::string complaint{};
   Timing timing{};
   Share share{};
+  std::optional<std::pair<std::string, Timing>> variant{};
   std::optional<PeerFigures> peer{};
   std::string peer_name{};
 };

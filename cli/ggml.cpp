@@ -36,7 +36,12 @@ std::string output_of(const std::string& command) {
 
 }  // namespace
 
-std::optional<nlohmann::json> ggml_figures(const fs::path& runtime, int threads) {
+bool ggml_has(const std::string& op) {
+  return op.empty() || op == "gated_delta_net" || op == "varlen_causal_conv";
+}
+
+std::optional<nlohmann::json> ggml_figures(const fs::path& runtime, const std::string& op,
+                                           const bench::Effort& effort) {
   // <environment>/lib/python3.11/site-packages/onnxruntime/capi/libonnxruntime.so.1.32.0
   const fs::path packages = runtime.parent_path().parent_path().parent_path();
   const fs::path environment = packages.parent_path().parent_path().parent_path();
@@ -55,7 +60,8 @@ std::optional<nlohmann::json> ggml_figures(const fs::path& runtime, int threads)
     return std::nullopt;
   }
   return nlohmann::json::parse(output_of(fmt::format(
-      "{} {} --json --threads {}", quoted(python.string()), quoted(script.string()), threads)));
+      "{} {} --json --threads {} --seconds {}{}", quoted(python.string()), quoted(script.string()),
+      effort.threads, effort.seconds, op.empty() ? "" : " --only " + op)));
 }
 
 }  // namespace deltaworks::cli

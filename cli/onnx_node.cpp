@@ -42,7 +42,24 @@ struct SetAttribute {
   }
 };
 
+void store(const OnnxOperand& operand, onnx::TensorProto& tensor) {
+  tensor.set_name(operand.name);
+  tensor.set_data_type(element_type(operand.dtype));
+  for (const std::int64_t dim : operand.shape) tensor.add_dims(dim);
+  tensor.set_raw_data(operand.data, operand.bytes());
+}
+
 }  // namespace
+
+std::size_t OnnxOperand::size() const {
+  std::size_t size = 1;
+  for (const std::int64_t dim : shape) size *= static_cast<std::size_t>(dim);
+  return size;
+}
+
+std::size_t OnnxOperand::bytes() const {
+  return size() * (dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2 : 4);
+}
 
 std::string onnx_model(const OnnxNode& node) {
   onnx::ModelProto model;
@@ -59,7 +76,11 @@ std::string onnx_model(const OnnxNode& node) {
   proto.set_domain(node.domain);
   for (const OnnxOperand& input : node.inputs) {
     proto.add_input(input.name);
-    if (!input.name.empty()) describe(input, *graph.add_input());
+    if (input.is_constant) {
+      store(input, *graph.add_initializer());
+    } else if (!input.name.empty()) {
+      describe(input, *graph.add_input());
+    }
   }
   for (const OnnxOperand& output : node.outputs) {
     proto.add_output(output.name);

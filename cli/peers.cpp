@@ -26,17 +26,6 @@ ONNXTensorElementDataType element_type(DType dtype) {
   return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
 }
 
-std::size_t size_of(const OnnxOperand& operand) {
-  std::size_t size = 1;
-  for (const std::int64_t dim : operand.shape) size *= static_cast<std::size_t>(dim);
-  return size;
-}
-
-std::size_t bytes_of(const OnnxOperand& operand) {
-  const bool is_short = operand.dtype == DType::kFloat16 || operand.dtype == DType::kBFloat16;
-  return size_of(operand) * (is_short ? 2 : 4);
-}
-
 // A session that runs one node on memory of its own.
 class BoundNode {
  public:
@@ -44,9 +33,9 @@ class BoundNode {
   BoundNode(const Ort::Env& env, const OnnxNode& node, int threads, const std::string& operators)
       : node_(node), session_(create(env, node, threads, operators)), binding_(session_) {
     for (const OnnxOperand& input : node.inputs) {
-      if (input.name.empty()) continue;
+      if (input.name.empty() || input.is_constant) continue;
       const Tensor& tensor = tensors_.emplace_back(element_type(input.dtype), input.shape);
-      if (bytes_of(input) > 0) std::memcpy(tensor.data<char>(), input.data, bytes_of(input));
+      if (input.bytes() > 0) std::memcpy(tensor.data<char>(), input.data, input.bytes());
       binding_.BindInput(input.name.c_str(), tensor.value());
     }
     first_output_ = tensors_.size();
@@ -61,7 +50,7 @@ class BoundNode {
   template <class Number>
   std::vector<Number> output(std::size_t index) const {
     const OnnxOperand& output = node_.outputs[index];
-    std::vector<Number> values(size_of(output));
+    std::vector<Number> values(output.size());
     visit_dtype(output.dtype, [&]<class T>(T) {
       const T* const data = tensors_[first_output_ + index].template data<T>();
       std::transform(data, data + values.size(), values.begin(), [](T x) { return to_float(x); });

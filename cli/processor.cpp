@@ -1,5 +1,7 @@
 #include "processor.hpp"
 
+#include <fmt/format.h>
+
 #include <fstream>
 
 namespace deltaworks::cli {
@@ -13,6 +15,23 @@ std::string processor_name() {
     }
   }
   return "unknown";
+}
+
+std::map<std::string, std::size_t> cache_bytes() {
+  std::map<std::string, std::size_t> found;
+  for (int index = 0;; ++index) {
+    const auto folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
+    const auto word = [&](const char* name) {
+      std::string text;
+      std::ifstream(folder + name) >> text;
+      return text;
+    };
+    const std::string size = word("size"), type = word("type");  // "48K", "Data"
+    if (size.empty()) return found;
+    const std::string suffix = type == "Data" ? "d" : type == "Instruction" ? "i" : "";
+    const std::size_t unit = size.back() == 'M' ? 1 << 20 : size.back() == 'K' ? 1 << 10 : 1;
+    found[fmt::format("L{}{}", word("level"), suffix)] = std::stoul(size) * unit;
+  }
 }
 
 }  // namespace deltaworks::cli

@@ -44,7 +44,12 @@ def test_every_operator_equals_the_reference_and_has_a_share():
         assert result["type"] == "float32" and result["model"]
         assert result["median_us"] > 0 and result["spread"] >= 0
         assert 0 < result["share"] < 3, result
+        moved = result["flops"] if result["ceiling"] == "fma peak" else result["bytes"]
+        seconds = 1e-6 * result["median_us"]
+        assert result["rate"] == pytest.approx(moved / seconds)
     assert report["threads"] == 1 and report["ceilings"]["fma peak"] > 1e8
+    assert report["instruction_set"] in report["instruction_sets"] and report["cores"] >= 1
+    assert report["processor"] and report["compiler"] and report["version"]
     assert "peer" not in report
 
 
@@ -75,18 +80,39 @@ def test_peers_are_compared_and_timed(operator):
     result = bench(operator, "--peers", "--json")
     report = json.loads(result.stdout)
     assert report["peer"].startswith("ONNX Runtime 1.")
-    compared = [result["peer"] for result in report["results"] if "peer" in result]
+    peers = [result["peer"] for result in report["results"] if "peer" in result]
+    compared = [peer for peer in peers if "missing" not in peer]
     assert compared
     for peer in compared:
         assert peer["ours"]["median_us"] > 0 and peer["ratio"] > 0
 
 
-def test_ggml_is_measured_or_its_installation_named():
-    result = bench("gated_delta_net", "--peers")
+@pytest.mark.parametrize("operator", ["gated_delta_net", "varlen_causal_conv"])
+def test_ggml_is_measured_or_its_installation_named(operator):
+    result = bench(operator, "--peers")
     if importlib.util.find_spec("xllamacpp"):
         assert b"ggml" in result.stdout and b"times as long" in result.stdout
+        (figures,) = json.loads(bench(operator, "--peers", "--json").stdout)["ggml"]["operators"]
+        assert figures["operator"] == operator
+        for row in figures["results"]:
+            assert row["theirs"]["median_us"] > 0 and row["flops"] > 0 and row["bytes"] > 0
     else:
         assert b"pip install xllamacpp" in result.stderr
+
+
+def test_other_ways_to_the_same_results_are_timed_in_turns():
+    report = figures("varlen_causal_conv")
+    prepared = [r["variant"] for r in report["results"] if "variant" in r]
+    assert {variant["name"] for variant in prepared} == {"with prepared weights"}
+    assert all(variant["ratio"] > 0 for variant in prepared)
+    dynamic = [result for result in report["results"] if "dynamic" in result["shape"]]
+    assert len(dynamic) == 2 and not any("variant" in result for result in dynamic)
+
+
+def test_what_the_runtime_lacks_is_said():
+    report = figures("varlen_causal_conv", "--peers")
+    dynamic = [result for result in report["results"] if "dynamic" in result["shape"]]
+    assert all("dynamic" in result["peer"]["missing"] for result in dynamic)
 
 
 @pytest.mark.parametrize(
