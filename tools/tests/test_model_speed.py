@@ -32,6 +32,7 @@ def test_both_sides_are_timed_and_compared(tmp_path):
     assert "round 2 of 2, ours" in result.stderr
     report = json.loads(figures.read_text())
     assert report["equal_tokens"] and report["package"] == "dense, float32"
+    assert 0 <= report["logit_difference"] < 1e-4
     for side in ("stock", "ours"):
         for phase in ("prefill", "decode"):
             assert report[side][phase]["tokens_per_second"] > 0
