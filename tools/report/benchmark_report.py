@@ -7,7 +7,7 @@ prints the tables of one run, or of several beside each other. The picture needs
 tools/report/requirements.txt lists. docs/performance.md is kept with
 
     python tools/report/benchmark_report.py docs/performance/*.json --page docs/performance.md \\
-      --picture docs/roofline.svg
+      --page README.md --picture docs/roofline.svg
 
 which replaces what stands between `<!-- begin TABLE MACHINE -->` and `<!-- end -->`; MACHINE is
 what the names of the runs' files begin with.
@@ -42,13 +42,15 @@ def filled(page, runs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="JSON of deltaworks bench")
-    parser.add_argument("--page", type=Path, help="Markdown whose tables are replaced")
+    parser.add_argument(
+        "--page", type=Path, action="append", help="Markdown whose tables are replaced; repeats"
+    )
     parser.add_argument("--picture", type=Path, help="roofline (.svg or .png) of runs with peers")
     arguments = parser.parse_args()
     runs = [tables.load(path) for path in arguments.runs]
-    if arguments.page:
-        arguments.page.write_text(filled(arguments.page.read_text(), runs))
-    else:
+    for page in arguments.page or []:
+        page.write_text(filled(page.read_text(), runs))
+    if not arguments.page:
         for name in tables.TABLES:
             if made := tables.make(name, runs):
                 print(f"### {name}\n\n{made}")

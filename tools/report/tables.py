@@ -7,6 +7,14 @@ from pathlib import Path
 
 INSTRUCTION_SETS = {"AVX3": "AVX-512"}  # Highway's name, the usual one
 OPERATORS = ("LinearAttention", "CausalConvWithState")  # of a dense graph, this library's
+SUMMARY = (
+    ("gated_delta_net", "1 token"),
+    ("gated_delta_net", "1024 tokens"),
+    ("linear_attention", "256 tokens"),
+    ("varlen_causal_conv", "256 tokens"),
+    ("causal_conv_with_state", "256 tokens"),
+    ("paged_attention", "1 token after 4095"),
+)
 
 
 @dataclass
@@ -206,16 +214,38 @@ def models(runs):
     return table(header, rows)
 
 
-BENCH_TABLES = {
+def summary(runs):
+    """A few lines for the front page: runs of one thread with peers."""
+    runs = [run for run in runs if run.data["threads"] == 1]
+    header = ["call"]
+    for run in runs:
+        header.append(run.title.split(",")[0])
+        header.append(f"beside {run.data['peer']}")
+    rows = []
+    for operator, call in SUMMARY:
+        cells = []
+        for run in runs:
+            for key, result in run.results().items():
+                if (key[0], key[3]) == (operator, call):
+                    cells.append(f"{result['share']:.0%} of {result['ceiling']}")
+                    cells.append(times(result["peer"]["ratio"]))
+        if len(cells) == 2 * len(runs):
+            rows.append([f"{operator}, {call}", *cells])
+    return table(header, rows) if rows else ""
+
+
+TABLES = {
     function.__name__: function
-    for function in (machines, ceilings, operators, peers, variants, types, threads)
+    for function in (
+        *(machines, ceilings, operators, peers, variants, types, threads),
+        *(models, summary),
+    )
 }
-TABLES = BENCH_TABLES | {"models": models}
 
 
 def make(name, runs):
     """The table of that name from the runs that have something for it."""
     chosen = [run for run in runs if run.is_model == (name == "models")]
-    if name in ("peers", "variants"):
+    if name in ("peers", "variants", "summary"):
         chosen = [run for run in chosen if "peer" in run.data]
     return TABLES[name](chosen) if chosen else ""

@@ -116,6 +116,13 @@ def test_threads_are_ratios_of_the_same_instruction_set():
     assert tables.make("threads", [run()]) == ""
 
 
+def test_a_summary_of_shares_and_peers():
+    several = run(threads=2)
+    rows = cells(tables.make("summary", [run(), run(instruction_set="AVX2"), several]))
+    assert rows[0] == ["call", "AVX-512", "beside ONNX Runtime 1", "AVX2", "beside ONNX Runtime 1"]
+    assert rows[2:] == [["gated_delta_net, 1 token", *["62% of fma peak", "4.0x"] * 2]]
+
+
 def test_a_model_has_its_shares_before_and_after():
     side = {phase: {"tokens_per_second": 10.0} for phase in ("prefill", "decode")}
     shares = {phase: {"LinearAttention": 0.25, "MatMul": 0.75} for phase in side}
@@ -143,8 +150,9 @@ def test_a_section_without_runs_is_an_error(name):
         benchmark_report.filled(f"<!-- begin {name} -->\n<!-- end -->\n", [run("a")])
 
 
-def test_the_page_shows_its_runs():
-    page = (ROOT / "docs/performance.md").read_text()
+@pytest.mark.parametrize("name", ["docs/performance.md", "README.md"])
+def test_the_pages_show_their_runs(name):
+    page = (ROOT / name).read_text()
     runs = [tables.load(path) for path in sorted((ROOT / "docs/performance").glob("*.json"))]
     assert re.search("<!-- begin", page) and runs
     assert benchmark_report.filled(page, runs) == page, "run tools/report/benchmark_report.py"
