@@ -31,8 +31,8 @@ LIBRARY = ROOT / "build/release/lib/libdeltaworks_onnxruntime.so"
 PROGRAM = ROOT / "build/release/bin/deltaworks"
 SIDES = ("stock", "ours")
 PHASES = ("prefill", "decode")
-# Of the logits, of their largest: in int4 ONNX Runtime rounds activations to 8 bits, which makes much
-# of a last bit; float32 agrees to 1e-6.
+# Of the logits, of their largest: in int4 ONNX Runtime rounds activations to 8 bits, which makes
+# much of a last bit; float32 agrees to 1e-6.
 ALLOWED_DIFFERENCE = 5e-2
 OPERATORS = ("LinearAttention", "CausalConvWithState")  # what the library replaces in these graphs
 
