@@ -12,6 +12,7 @@ CALLS = {
     ("gated_delta_net", "1 token"): ("1", (7, 2)),
     ("gated_delta_net", "8 tokens, 7 captured"): ("8", (-11, 5)),
     ("gated_delta_net", "1024 tokens"): ("1024", (8, -2)),
+    ("gated_delta_net", "1024 tokens, chunked"): ("1024, chunked", (8, -2)),
     ("linear_attention", "1 token"): ("1", (-12, -4)),
     ("linear_attention", "16 tokens"): ("16", (8, -3)),
     ("varlen_causal_conv", "256 tokens"): ("256", (7, -9)),
