@@ -46,9 +46,7 @@ struct Call {
             .final_state = final_state,
             .activation = ConvActivation::kSilu};
   }
-  static View<T, 3> view(Array<T>& states) {
-    return {states.data(), {1, kChannels, kHistory}};
-  }
+  static View<T, 3> view(Array<T>& states) { return {states.data(), {1, kChannels, kHistory}}; }
   std::size_t bytes() const {
     return (2 * input.size() + weight.size() + 2 * state.size()) * sizeof(T);
   }
