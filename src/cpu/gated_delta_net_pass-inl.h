@@ -126,6 +126,7 @@ HWY_INLINE void finish(const Token& token, const Sums& sums, bool recalls, float
 // memory (24 KiB with 48 heads of 128), where every one would map to the same cache sets.
 struct Tile {
   static constexpr std::int64_t kLargest = std::max(kRows * contract::kMaxKeyDim, kTileFloats);
+  static_assert(kLaneRows * kMaxLaneColumns <= kLargest && kMaxTileRows % kLaneRows == 0);
   HWY_ALIGN float state[kLargest];
   HWY_ALIGN float value[kMaxBlock * kMaxTileRows];
   HWY_ALIGN float delta[kMaxLoneRows];
@@ -313,10 +314,11 @@ void run_block(const float* from, float* to, std::int64_t all_rows, std::int64_t
                const Head<T>& head, const Steps& steps) {
   Tile tile;
   const std::int64_t padded = (key_dim + 7) / 8 * 8;
+  const std::int64_t group = steps.form == Form::kRowLanes ? kLaneRows : kRows;
   const std::int64_t tile_rows =
       steps.form == Form::kLone
           ? kMaxLoneRows
-          : std::clamp<std::int64_t>(kTileFloats / padded / kRows * kRows, kRows, kMaxTileRows);
+          : std::clamp(kTileFloats / padded / group * group, group, kMaxTileRows);
   for (std::int64_t row = 0; row < all_rows; row += tile_rows) {
     const std::int64_t rows = std::min(tile_rows, all_rows - row);
     const auto size = static_cast<std::size_t>(rows);
