@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gated_delta_net_nodes import Problem
-from support import LIBRARY, assert_close, assert_same_bits, run_bound, session
+from support import HAS_SCHEMAS, LIBRARY, assert_close, assert_same_bits, run_bound, session
 
 PROBLEM = Problem(lengths=(40, 7, 33), key_dim=32, value_dim=32, activation="softplus")
 ENTRY_POINTS = pytest.mark.parametrize("provider", [False, True], ids=["operators", "provider"])
@@ -50,8 +50,12 @@ def test_sessions_of_one_process_keep_their_engines(provider):
     ],
 )
 @pytest.mark.parametrize("library", [LIBRARY, None], ids=["operators", "provider"])
-def test_other_engines_are_refused_at_once(library, engine, fragment):
+def test_other_engines_are_refused_at_once(library, engine, fragment, capfd):
+    if library is None and not HAS_SCHEMAS:
+        pytest.skip("ONNX Runtime before 1.30 does not know the operator without the library")
     model = PROBLEM.node().model()
     with pytest.raises(Exception) as caught:
         session(model, library=library, provider=library is None, engine=engine)
-    assert "deltaworks.engine" in str(caught.value) and fragment in str(caught.value)
+    # Before 1.32 Python prints a provider's error, and tries again without the provider.
+    text = str(caught.value) + capfd.readouterr().out
+    assert f"deltaworks.engine {fragment}" in text, text
