@@ -55,7 +55,7 @@ struct Attributes {
         qk_l2_norm(node.attribute("qk_l2_norm", std::int64_t{0}) != 0),
         capacity(state_update_capacity(node)),
         chunk_size(node.attribute("chunk_size", std::int64_t{64})),
-        engine(node.engine) {}
+        engine(contract::chosen_engine(kName, node.engine)) {}
 };
 
 // The forms differ in rank. A graph that leaves the rank of one of these operands open is asked
@@ -195,8 +195,7 @@ class GatedDeltaNet final : public Kernel {
             "recurrent",
             bytes_of({g.value_heads, g.value_dim, g.key_dim}, sizeof(float)),
             "sequence",
-            contract::chunked_tokens(g, contract::chosen_engine(kName, attributes_.engine),
-                                     contract::kChunkTokens, 0)};
+            contract::chunked_tokens(g, attributes_.engine, contract::kChunkTokens, 0)};
   }
 
  private:
