@@ -63,13 +63,27 @@ def test_the_configuration_is_for_the_cpu(tmp_path):
         assert options.pop("log_id", None) == ("onnxruntime-genai" if part == "decoder" else None)
         assert options == {"provider_options": [], "custom_ops_library": LIBRARY}
         assert "shared_initializers" not in config["model"][part]
-    # 1 cache of the decoder and 2 of the drafter, float32, for keys and values of 32 numbers.
-    blocks = (1 << 20) // (16 * 3 * 2 * 32 * 4)
-    expected = {"block_size": 16, "max_batch_size": 5, "num_blocks": blocks}
+    # A request fills 512 / 16 blocks, and a window of 64 / 16 + 2 in each of two layers.
+    expected = {"block_size": 16, "max_batch_size": 5, "num_blocks": 5 * (32 + 2 * 6)}
     assert config["engine"]["dynamic_batching"] == expected
     library = (tmp_path / "target" / LIBRARY).read_bytes()
     with open(deltaworks.onnxruntime_library(), "rb") as file:
         assert library == file.read()
+
+
+def test_the_drafters_windows_bound_the_requests(tmp_path):
+    """Keys and values of 16 positions, 32 float32 each, are a block: 4 KiB; a window has 12."""
+    target = tmp_path / "target"
+    changes = retarget(SOURCE, target, cache_bytes=100 * 4096, max_batch_size=30)
+    assert any("4 requests at once instead of 30, whose windows take" in c for c in changes)
+    batching = json.loads((target / "genai_config.json").read_text())["engine"]["dynamic_batching"]
+    assert batching == {"block_size": 16, "max_batch_size": 4, "num_blocks": 100}
+    with pytest.raises(Refused, match="one request needs more than 0.0 MB for the"):
+        retarget(SOURCE, target, cache_bytes=12 * 4096)
+    source = copy_of("paged/float16", tmp_path / "source")
+    change_configuration(source, lambda c: c["model"]["dflash2"].pop("sliding_window"))
+    with pytest.raises(Refused, match="window of 512 positions: give larger caches"):
+        retarget(source, target, cache_bytes=2 * 34 * 4096)
 
 
 def test_a_tokenizer_class_that_genai_does_not_know_is_renamed(tmp_path):

@@ -1,10 +1,12 @@
 """The builder's CUDA packages, retargeted, write in GenAI's Engine on the CPU what transformers
 writes: in batches, as requests arrive, with good, wrong and half-wrong drafts, over many pages."""
 
+import shutil
+
 import numpy as np
 import pytest
 from deltaworks.retarget import retarget
-from genai import PACKAGES, decode, expected, without_drafter
+from genai import PACKAGES, change_configuration, decode, expected, without_drafter
 
 og = pytest.importorskip("onnxruntime_genai")
 
@@ -80,6 +82,21 @@ def test_a_drafter_drafts_and_changes_no_token(tmp_path, keep):
     stats = engine.get_speculative_stats()
     assert stats["draft_forward_passes"] > 50 and stats["draft_tokens_proposed"] > 1000
     assert stats["dflash2_failures"] == 0 and stats["dflash2_disables"] == 0
+
+
+@pytest.mark.parametrize("blocks, keep", [(60, False), (13, False), (25, True)])
+def test_the_engine_starts_with_a_small_cache(tmp_path, blocks, keep):
+    block_bytes = 16 * 2 * 32 * (2 if keep else 4)
+    source, target = PACKAGES / "paged/float16", tmp_path / "cpu"
+    retarget(source, target, cache_bytes=blocks * block_bytes, keep_float16=keep)
+    engine_of(target)
+
+
+def test_the_engine_starts_with_a_drafter_without_a_window(tmp_path):
+    source = shutil.copytree(PACKAGES / "paged/float16", tmp_path / "source")
+    change_configuration(source, lambda c: c["model"]["dflash2"].pop("sliding_window"))
+    retarget(source, tmp_path / "cpu", cache_bytes=1 << 20)
+    engine_of(tmp_path / "cpu")
 
 
 def test_a_head_for_more_tokens_drafts_and_changes_none(tmp_path):

@@ -42,7 +42,9 @@ def retarget(
     progress          is called with a file's name, its bytes copied so far and its size
 
     `source` is only read. `target` is replaced if this function made it, once the new one is whole.
-    Raises Refused, with all reasons, for what would not run; ImportError without onnx.
+    Raises Refused for what would not run, with a reason for each kind of node of all graphs (where
+    the folder, the configuration or a graph cannot be read, with that alone); ImportError without
+    onnx.
     """
     try:
         from .configuration import Options

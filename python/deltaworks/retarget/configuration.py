@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto, helper
 
+from ._refused import Refused
 from .graph import Graph
 
 LIBRARY = "libdeltaworks_onnxruntime.so"
@@ -100,7 +101,7 @@ def bytes_of(graph: Graph, name: str, leading: int) -> int:
     return math.prod(shape[leading:]) * helper.tensor_dtype_to_np_dtype(kind).itemsize
 
 
-def for_cpu(config: Config, memory: Memory, options: Options) -> list[str]:
+def for_cpu(config: Config, memories: dict[str, Memory], options: Options) -> list[str]:
     """Changes the configuration; what it changed."""
     changes = []
     for name, part in parts(config).items():
@@ -119,25 +120,53 @@ def for_cpu(config: Config, memory: Memory, options: Options) -> list[str]:
     if drafter and not drafter.get("sliding_window"):
         drafter["sliding_window"] = config["model"]["context_length"]
         changes.append(f"model.dflash2.sliding_window: {drafter['sliding_window']}, the context")
-    return changes + batching(config, memory, options) + notes(config)
+    return changes + batching(config, memories, options) + notes(config)
 
 
-def batching(config: Config, memory: Memory, options: Options) -> list[str]:
+def batching(config: Config, memories: dict[str, Memory], options: Options) -> list[str]:
     """Blocks for the cache's bytes, but no more than all requests at full length can fill."""
     changed = section(config)
     changed.pop("gpu_utilization_factor", None)
-    if options.max_batch_size is not None:
-        changed["max_batch_size"] = options.max_batch_size
-    size, requests = changed["block_size"], changed["max_batch_size"]
-    most = requests * math.ceil(config["model"]["context_length"] / size)
-    block_bytes = max(1, size * memory.position_bytes)
-    changed["num_blocks"] = blocks = max(1, min(most, options.cache_bytes // block_bytes))
+    size, wanted = changed["block_size"], options.max_batch_size or changed["max_batch_size"]
+    pool = sum((m for name, m in memories.items() if name != "dflash2"), Memory())
+    block_bytes = max(1, size * pool.position_bytes)
+    affordable = max(1, options.cache_bytes // block_bytes)
+    window = window_blocks(config, memories, pool)
+    if affordable <= window:
+        raise Refused(
+            [
+                f"the caches have {megabytes(options.cache_bytes)}, but one request needs more "
+                f"than {megabytes(window * block_bytes)} for the drafter's window of "
+                f"{config['model']['dflash2']['sliding_window']} positions: give larger caches, "
+                "or set a smaller model.dflash2.sliding_window"
+            ]
+        )
+    # Windows leave half of the blocks, where they can, to the requests' own positions.
+    requests = min(wanted, max(1, affordable // (2 * window))) if window else wanted
+    changed["max_batch_size"] = requests
+    most = requests * (math.ceil(config["model"]["context_length"] / size) + window)
+    changed["num_blocks"] = blocks = min(most, affordable)
+    windows = f", {requests * window} of them for the drafter's windows" if window else ""
+    fewer = f" instead of {wanted}, whose windows take too many blocks" if requests < wanted else ""
     return [
         f"engine.dynamic_batching: {blocks} blocks of {size} positions instead of "
-        f"gpu_utilization_factor, {megabytes(blocks * block_bytes)}",
-        f"engine.dynamic_batching: {requests} requests at once, "
-        f"{megabytes(memory.request_bytes)} of state each",
+        f"gpu_utilization_factor, {megabytes(blocks * block_bytes)}{windows}",
+        f"engine.dynamic_batching: {requests} requests at once{fewer}, "
+        f"{megabytes(sum(m.request_bytes for m in memories.values()))} of state each",
     ]
+
+
+def window_blocks(config: Config, memories: dict[str, Memory], pool: Memory) -> int:
+    """What the Engine reserves of num_blocks for each request's window of the drafter.
+
+    It refuses to start unless more blocks are there; a position of the drafter counts as many
+    positions of the decoder as have its bytes (GenAI 0.18, seen).
+    """
+    drafter = config["model"].get("dflash2")
+    if not drafter:
+        return 0
+    blocks: int = math.ceil(drafter["sliding_window"] / section(config)["block_size"]) + 2
+    return blocks * math.ceil(memories["dflash2"].position_bytes / max(1, pool.position_bytes))
 
 
 def notes(config: Config) -> list[str]:

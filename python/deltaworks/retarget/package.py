@@ -14,7 +14,7 @@ from onnx import ModelProto
 from .. import __version__, onnxruntime_library
 from . import Progress, configuration, served
 from ._refused import Refused
-from .configuration import LIBRARY, Config, Memory, Options, memory_of
+from .configuration import LIBRARY, Config, Options, memory_of
 from .rewrite import rewrite
 
 CONFIGURATION = "genai_config.json"
@@ -49,8 +49,9 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
         package.changes += [f"{name}: {text}" for text in changes]
         reasons += [f"{name}, {text}" for text in served.refusals(model)]
     refuse(reasons)
-    memory = sum((memory_of(model) for model in package.models.values()), Memory())
-    package.changes += configuration.for_cpu(package.config, memory, options)
+    parts = configuration.parts(package.config)
+    memories = {name: memory_of(package.models[part["filename"]]) for name, part in parts.items()}
+    package.changes += configuration.for_cpu(package.config, memories, options)
     rename_tokenizer(package)
     write(package, target, options.link, progress)
     return package.changes
@@ -116,15 +117,19 @@ def stored_refusals(source: Path, part: Config, model: ModelProto) -> list[str]:
     """Weights that are not where the graph, or shared_initializers, says."""
     stored = {t.name: {e.key: e.value for e in t.external_data} for t in model.graph.initializer}
     files = {place["location"] for place in stored.values() if place}
-    missing = [f for f in sorted(files) if Path(f).name != f or not (source / f).is_file()]
+    name = part["filename"]
     reasons = [
-        f"{part['filename']}: no file {f}, which holds weights, in {source}" for f in missing
+        f"{name}: no file {f}, which holds weights, in {source}"
+        if Path(f).name == f
+        else f"{name}: the file {f}, which holds weights, lies in a subfolder, which is not copied"
+        for f in sorted(files)
+        if Path(f).name != f or not (source / f).is_file()
     ]
     for entry in part.get("shared_initializers", []):
         place = stored.get(entry["name"], {})
         found = (place.get("location"), int(place.get("offset", 0)))
         if found != (entry["data_file"], int(entry["offset"])):
-            reasons.append(f"{part['filename']} does not share the weight {entry['name']}")
+            reasons.append(f"{name} does not share the weight {entry['name']}")
     return reasons
 
 
@@ -152,7 +157,11 @@ def write(package: Package, target: Path, link: bool, progress: Progress) -> Non
         if target.exists():
             old = target.with_name(f".{target.name}.old-{os.getpid()}")
             target.rename(old)
-            fresh.rename(target)
+            try:
+                fresh.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
             shutil.rmtree(old)
         else:
             fresh.rename(target)
@@ -175,7 +184,11 @@ def transfer(source: Path, target: Path, link: bool, progress: Progress) -> None
         except OSError:  # no such call between these file systems
             if done:
                 raise
-            while piece := reader.read(CHUNK):
-                writer.write(piece)
-                done += len(piece)
-                progress(source.name, done, size)
+        reader.seek(done)
+        # Some file systems end such calls early, without an error.
+        while piece := reader.read(CHUNK):
+            writer.write(piece)
+            done += len(piece)
+            progress(source.name, done, size)
+    if done != size:
+        raise OSError(f"{done} of the {size} bytes of {source} were read")
