@@ -6,7 +6,8 @@ The builder writes, for the taps 0 and 1 of a row x[r] and a stage s of two,
 
 with `dynamic` split out of one projection and `mask` 0 in the first row of each block. What the
 operator needs is read off the graph; a node is replaced only when all of this is as expected. The
-operator's arithmetic "activation" rounds where those nodes round, so results keep their bits.
+operator's arithmetic "activation" rounds where those nodes round, so convolutions keep their bits.
+The sum and the norm behind them become two nodes, whose last bit may be another.
 """
 
 from __future__ import annotations
@@ -134,9 +135,11 @@ def integers(graph: Graph, name: str) -> list[int]:
 def norm_after(graph: Graph, stage: Stage) -> NodeProto | None:
     """The one reader of the second stage, which adds the residual and normalises."""
     readers = graph.readers[stage.result]
-    if len(readers) != 1 or readers[0].op_type != "SkipSimplifiedLayerNormalization":
+    if len(readers) != 1 or stage.result in graph.outputs:
         return None
-    return readers[0] if list(readers[0].input[1:2]) == [stage.result] else None
+    norm = readers[0]
+    is_plain = norm.op_type == "SkipSimplifiedLayerNormalization" and not any(norm.input[3:])
+    return norm if is_plain and norm.input[1] == stage.result else None
 
 
 def base_nodes(

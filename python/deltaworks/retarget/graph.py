@@ -15,7 +15,6 @@ class Graph:
     """Who makes a value, who reads it, and what it is; as the graph was when this was made."""
 
     def __init__(self, proto: GraphProto) -> None:
-        self.proto = proto
         self.outputs = {value.name for value in proto.output}
         self.initializers = {tensor.name: tensor for tensor in proto.initializer}
         self.values: dict[str, ValueInfoProto] = {}
