@@ -59,6 +59,23 @@ void check(const DFlash2PathArgs& args) {
   }
 }
 
+// Of probabilities that are each a number from 0; written so that NaN fails.
+double sum_of(std::string_view op, std::string_view argument, const View<const double, 1>& values) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < values.extent(0); ++i) {
+    if (!(values(i) >= 0) || std::isinf(values(i))) {
+      throw InvalidArgument(fmt::format("{}: {}[{}] is {}, expected a finite number from 0", op,
+                                        argument, i, values(i)));
+    }
+    sum += values(i);
+  }
+  if (!(sum > 0) || std::isinf(sum)) {
+    throw InvalidArgument(
+        fmt::format("{}: {} have the sum {}, expected a positive number", op, argument, sum));
+  }
+  return sum;
+}
+
 // The first of the largest scores; NaN is no score. 0 where nothing lies above −∞.
 std::int64_t largest(const float* scores, std::int64_t candidates) {
   std::int64_t best = 0;
@@ -125,34 +142,33 @@ SampledDraftResult verify_sampled_draft(const SampledDraftArgs& args) {
   check_extent(kOp, "draft_probabilities", args.draft_probabilities.extent(0), candidates);
   check_uniform(kOp, "accept_uniform", args.accept_uniform);
   check_uniform(kOp, "residual_uniform", args.residual_uniform);
-  const std::int32_t* ids = args.candidate_ids.data();
-  const std::int64_t at = std::find(ids, ids + candidates, args.draft) - ids;
+  std::int64_t at = 0;
+  while (at < candidates && args.candidate_ids(at) != args.draft) ++at;
   if (at == candidates) {
     throw InvalidArgument(
         fmt::format("{}: draft is {}, expected one of candidate_ids", kOp, args.draft));
   }
   const auto is_token = [&](std::int32_t id) { return id >= 0 && id < vocabulary; };
-  const double* p = args.target_probabilities.data();
-  double whole = 0;  // of p
-  for (std::int64_t id = 0; id < vocabulary; ++id) whole += p[id];
-  if (!(whole > 0) || std::isinf(whole)) {
-    throw InvalidArgument(fmt::format(
-        "{}: target_probabilities have the sum {}, expected a positive number", kOp, whole));
-  }
-  const double wanted = is_token(args.draft) ? p[args.draft] : 0;
+  const double whole = sum_of(kOp, "target_probabilities", args.target_probabilities);
+  sum_of(kOp, "draft_probabilities", args.draft_probabilities);
+  const double wanted = is_token(args.draft) ? args.target_probabilities(args.draft) : 0;
   if (args.accept_uniform * args.draft_probabilities(at) * whole < wanted) {
     return {true, args.draft};
   }
 
-  std::vector<double> residual(p, p + vocabulary);
+  std::vector<double> residual(static_cast<std::size_t>(vocabulary));
+  for (std::int64_t id = 0; id < vocabulary; ++id) {
+    residual[static_cast<std::size_t>(id)] = args.target_probabilities(id);
+  }
   for (std::int64_t c = 0; c < candidates; ++c) {
-    if (!is_token(ids[c])) continue;
-    double& rest = residual[static_cast<std::size_t>(ids[c])];
+    const std::int32_t id = args.candidate_ids(c);
+    if (!is_token(id)) continue;
+    double& rest = residual[static_cast<std::size_t>(id)];
     rest = std::max(0.0, rest - args.draft_probabilities(c) * whole);
   }
   double left = 0;
   for (const double rest : residual) left += rest;
-  // p = q but for rounding: then every draft may stand, and this one is possible.
+  // p = q but for rounding, or q above p everywhere because its sum is not 1: nothing else is left.
   if (left == 0) return {true, args.draft};
   left *= args.residual_uniform;
   std::int32_t last = 0;  // with a rest, if rounding of the sums leaves nothing

@@ -6,6 +6,8 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "deltaworks/error.hpp"
@@ -87,25 +89,25 @@ TEST(Dflash2Path, FollowsThePlainReference) {
       std::int64_t before = 0;
       for (std::int64_t slot = 0; slot < p.slots; ++slot) {
         const auto expected = distribution(p, slot, before, temperature);
-        double below = 0;
-        for (std::int64_t c = 0; c < p.candidates; ++c) {
-          const auto at = static_cast<std::size_t>(slot * p.candidates + c);
-          const double weight = expected[static_cast<std::size_t>(c)];
-          EXPECT_NEAR(p.probabilities[at], weight, 1e-12);
-          if (p.tokens[static_cast<std::size_t>(slot)] != p.ids[at]) {
-            below += weight;
-            continue;
-          }
-          if (temperature > 0) {
-            const double u = p.uniforms[static_cast<std::size_t>(slot)];
-            EXPECT_GT(u, below - 1e-12);
-            EXPECT_LT(u, below + weight + 1e-12);
-          } else {
-            EXPECT_EQ(weight, 1);
-          }
-          before = c;
-          break;
+        const auto first = static_cast<std::size_t>(slot * p.candidates);
+        for (std::size_t c = 0; c < expected.size(); ++c) {
+          EXPECT_NEAR(p.probabilities[first + c], expected[c], 1e-12);
         }
+        const std::int32_t token = p.tokens[static_cast<std::size_t>(slot)];
+        std::size_t chosen = 0;
+        double below = 0;
+        while (chosen < expected.size() && p.ids[first + chosen] != token) {
+          below += expected[chosen++];
+        }
+        ASSERT_LT(chosen, expected.size()) << "token " << token << " is no candidate";
+        if (temperature > 0) {
+          const double u = p.uniforms[static_cast<std::size_t>(slot)];
+          EXPECT_GT(u, below - 1e-12);
+          EXPECT_LT(u, below + expected[chosen] + 1e-12);
+        } else {
+          EXPECT_EQ(expected[chosen], 1);
+        }
+        before = static_cast<std::int64_t>(chosen);
       }
     }
   }
@@ -169,6 +171,7 @@ TEST(Dflash2Path, RefusalsNameTheArgumentAndWriteNothing) {
   args.scores = {p.scores.data(), {3, 4, 3}};
   EXPECT_EQ(complaint(args), "walk_dflash2_path: scores has an extent of 3, expected 4");
   EXPECT_EQ(p.tokens, std::vector<std::int32_t>(3, -7));
+  for (const double probability : p.probabilities) EXPECT_TRUE(std::isnan(probability));
 }
 
 SampledDraftArgs draft_args(const std::vector<double>& target, const std::vector<std::int32_t>& ids,
@@ -193,7 +196,40 @@ TEST(Dflash2Path, ADraftIsReplacedFromWhatIsLeft) {
   const auto foreign = verify_sampled_draft(draft_args(target, {-1, 3}, {0.5, 0.5}, 1));
   EXPECT_FALSE(foreign.accepted);
   EXPECT_EQ(foreign.token, 1);
-  EXPECT_THROW(verify_sampled_draft(draft_args({0, 0}, ids, {0.5, 0.5}, 1)), InvalidArgument);
+  const std::vector<double> zeros{0, 0};
+  EXPECT_THROW(verify_sampled_draft(draft_args(zeros, ids, {0.5, 0.5}, 1)), InvalidArgument);
+}
+
+TEST(Dflash2Path, ProbabilitiesThatAreNoneAreRefused) {
+  const std::vector<double> right{0.5, 0.5};
+  const std::vector<std::int32_t> ids{0, 1};
+  for (const double bad : {std::nan(""), -0.25, HUGE_VAL}) {
+    const std::vector<double> wrong{0.5, bad};
+    for (const auto& [target, draft, name] :
+         {std::tuple{&wrong, &right, "target"}, {&right, &wrong, "draft"}}) {
+      try {
+        verify_sampled_draft(draft_args(*target, ids, *draft, 0));
+        ADD_FAILURE() << bad << " was accepted";
+      } catch (const InvalidArgument& error) {
+        EXPECT_NE(std::string(error.what()).find(std::string(name) + "_probabilities[1] is"),
+                  std::string::npos)
+            << error.what();
+      }
+    }
+  }
+}
+
+TEST(Dflash2Path, ElementsMayLieApart) {
+  const std::vector<double> target{0.5, kNan, 0.25, kNan, 0.25, kNan}, draft{0.5, kNan, 0.5, kNan};
+  const std::vector<std::int32_t> ids{0, 7, 1, 7};
+  const auto result = verify_sampled_draft({.target_probabilities = {target.data(), {3}, 2},
+                                            .candidate_ids = {ids.data(), {2}, 2},
+                                            .draft_probabilities = {draft.data(), {2}, 2},
+                                            .draft = 1,
+                                            .accept_uniform = 0.999999,
+                                            .residual_uniform = 0.5});
+  EXPECT_FALSE(result.accepted);
+  EXPECT_EQ(result.token, 2);
 }
 
 // Over drafts from q and uniforms, tokens follow p; q lacks tokens of p, and p some of q.

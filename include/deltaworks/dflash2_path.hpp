@@ -24,11 +24,14 @@ struct DFlash2PathArgs {
 
 /// Walks from the anchor: in each slot only the scores behind the token chosen before count.
 /// Greedy: the candidate of the largest score, the first among equals. Otherwise the softmax of
-/// scores / temperature in double, summed in the order of the candidates, and the first candidate at
-/// which the running sum exceeds uniforms[slot] times the whole. A score that is NaN is never chosen;
-/// where no score is a number above −∞, and where +∞ makes a softmax meaningless, the choice is that
-/// of the greedy walk with probability 1 (the first candidate if there is none).
-/// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
+/// scores / temperature in double, and the first candidate at which uniforms[slot], less the
+/// probabilities up to it in their order, falls below 0; if rounding leaves none, the candidate of
+/// the largest score. A score that is NaN is not chosen; where no score is a number above −∞, and
+/// where +∞ makes a softmax meaningless, the choice is that of the greedy walk with probability 1
+/// (the first candidate if there is none).
+/// Throws InvalidArgument when an extent, the temperature or a uniform breaks this contract; nothing
+/// is written then. That the ids of a slot differ and that the rows of slot 0 are equal is not
+/// checked: neither is needed for the walk.
 DELTAWORKS_EXPORT void walk_dflash2_path(const DFlash2PathArgs& args);
 
 /// One draft that was drawn from its candidates' distribution, and what the target says there.
@@ -49,8 +52,12 @@ struct SampledDraftResult {
 /// Speculative sampling (Leviathan, Kalman, Matias, ICML 2023): with p the target's distribution and
 /// q the draft's, the draft d is accepted with probability min(1, p(d) / q(d)); otherwise the token
 /// is drawn from max(p − q, 0), normalised. Over draft and uniforms the token is distributed as p,
-/// whatever q is. A candidate outside the vocabulary has p = 0.
-/// Throws InvalidArgument when an argument breaks this contract.
+/// whatever q is. A candidate outside the vocabulary has p = 0. Where rounding leaves nothing of
+/// max(p − q, 0), the draft is accepted.
+/// Throws InvalidArgument when an extent or a uniform breaks this contract, when a probability is not
+/// a finite number from 0, when a distribution's sum is 0, and when `draft` is no candidate. That
+/// ids differ and that the sum of draft_probabilities is 1 is not checked: the token is then some
+/// token of the vocabulary or the draft, but not distributed as p.
 DELTAWORKS_EXPORT SampledDraftResult verify_sampled_draft(const SampledDraftArgs& args);
 
 }  // namespace deltaworks
