@@ -1,4 +1,4 @@
-"""Three requests at once in ONNX Runtime GenAI's Engine on a CPU, then one with drafts.
+"""Three requests at once in ONNX Runtime GenAI's Engine on a CPU, then one with drafts of its own.
 
 The stock Engine batches and verifies; the operators that a hybrid model needs come from
 libdeltaworks_onnxruntime.so, which genai_config.json names as custom_ops_library. Any package that

@@ -4,7 +4,7 @@
     dense_packages.py CHECKPOINT FOLDER      of a checkpoint, such as models/demo
 
 Writes FOLDER/float32 and FOLDER/int4 with the stock builder of ONNX Runtime GenAI, and changes
-nothing afterwards. On tools/train/requirements.txt; the first takes a few minutes, 10 GB in FOLDER
+nothing afterwards. On requirements-genai.txt; the first takes a few minutes, 10 GB in FOLDER
 (3.5 GB of them stay) and 8 GB of memory:
 
     python tools/package/dense_packages.py qwen3.5-0.8b .cache/models/qwen3.5-0.8b

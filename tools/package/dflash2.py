@@ -1,4 +1,4 @@
-"""Adds a DFlash2 block drafter to a CPU package.
+"""Adds a DFlash2 block drafter to the demonstration model's package.
 
     dflash2.py DRAFTER PACKAGE
 
@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 from retarget import BATCHING, LIBRARY
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+VOCABULARY = 264
 LAST_TEXT_ID = 256  # MASK and the unused ids above the end of a document are never proposed
 
 
@@ -248,6 +249,11 @@ def main():
     batching = config["engine"]["dynamic_batching"]
     cache_block = batching["block_size"]
     of_drafter = json.loads((folder / "config.json").read_text())
+    rows = target.entries[f"{weights.TEXT}embed_tokens.weight"]["shape"][0]
+    if rows != VOCABULARY:
+        raise ValueError(
+            f"{target.path} embeds {rows} ids, expected the {VOCABULARY} of models/demo"
+        )
     drafter = Drafter(of_drafter, Graph(stored, target), cache_block)
     onnx.save(drafter.model(), args.package / "dflash2.onnx")
     # The Engine keeps a window of the drafter's own for each request, out of the same blocks.

@@ -1,4 +1,7 @@
-"""Writes an ONNX graph node by node, over weights that stay in their safetensors files."""
+"""Writes the demonstration model's drafter node by node, over weights that stay in their files.
+
+They are float16, as models/demo and tools/train store them.
+"""
 
 import numpy as np
 import weights
@@ -28,6 +31,8 @@ class Graph:
         prefix = weights.TEXT if sources[0].startswith(weights.TEXT) else ""
         stored, name = self.stores[prefix], "+".join(sources) + (".T" if transpose else ".float")
         for source in sources:
+            if stored.entries.get(source, {}).get("dtype") != "F16":
+                raise ValueError(f"{stored.path} has no float16 weight {source}")
             self.initializers.setdefault(source, stored.initializer(source))
         if not any(name in node.output for node in self.nodes):
             self.nodes += weights.Recipe(sources, transpose).nodes(stored, name)

@@ -12,7 +12,7 @@ NAME, a folder in FOLDER, is one of
 
 Nothing is changed afterwards, but the tokenizer, which no token needs, stays behind. Beside them,
 dense.json and moe.json have what transformers decodes greedily from the same checkpoint. A minute
-a package on tools/train/requirements.txt:
+a package on requirements-genai.txt:
 
     python tools/package/tiny_packages.py onnxruntime/tests/data
 

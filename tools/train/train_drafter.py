@@ -22,7 +22,7 @@ from generate import generate
 from model import END
 from muon import Muon
 
-SAMPLED = 0.7  # the temperature of every other sequence that the target writes; others are greedy
+SAMPLED = 0.7  # the temperature of rows that the target writes; half of them turn greedy on the way
 PROMPTS = (24, 64, 160)  # bytes that a round of the target's sequences begins with
 DECAY = 4.0  # a slot weighs e^(1/4) times the next: a later one counts only if this one is accepted
 EVERY = 100  # steps between two lines of the log
