@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "contract/checker.hpp"
 #include "contract/engine.hpp"
@@ -83,6 +84,21 @@ contract::CallMemory memory_of(const GatedDeltaNetArgs<T, G>& args) {
   return memory;
 }
 
+// Kernels count what lies within a token, and the tokens, in 32 bits.
+void check_cuda_extents(const contract::GatedDeltaNetGeometry& g) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto check = [&](std::string_view what, std::int64_t size) {
+    if (size <= kMost) return;
+    throw InvalidArgument(
+        fmt::format("{}: {} is {}, expected at most {} on Cuda", kOp, what, size, kMost));
+  };
+  check("tokens", g.tokens);
+  check("sequences", g.sequences);
+  check("key_heads · key_dim", g.key_heads * g.key_dim);
+  check("value_heads · value_dim", g.value_heads * g.value_dim);
+  check("state_update_capacity", g.capacity);
+}
+
 // That of a call's longest sequences.
 template <class T, class G>
 const char* engine_name(const GatedDeltaNetArgs<T, G>& args,
@@ -118,13 +134,15 @@ void run(const Cpu& device, const GatedDeltaNetArgs<T, G>& args) {
                      {"key_dim", geometry.key_dim},
                      {"value_dim", geometry.value_dim},
                      {"capacity", geometry.capacity}},
-                    engine_name(chosen, geometry));
+                    Trace::is_on() ? engine_name(chosen, geometry) : "");
   cpu::gated_delta_net(device, geometry, chosen);
 }
 
 template <class T, class G>
 void run(const Cuda& device, const GatedDeltaNetArgs<T, G>& args) {
   const auto geometry = geometry_of(args);
+  check_cuda_extents(geometry);
+  contract::check_engine(kOp, args.engine);
   memory_of(args);
   cuda::gated_delta_net(device, geometry, args);
 }

@@ -1,4 +1,4 @@
-// DELTAWORKS_TRACE: one line to standard error for each call of an operator.
+// DELTAWORKS_TRACE: one line to standard error for each call of an operator on the CPU.
 #pragma once
 
 #include <chrono>
@@ -28,8 +28,9 @@ class Trace {
     if (is_on()) end();
   }
 
- private:
   static bool is_on();
+
+ private:
   void begin(std::string_view op, DType dtype, const Extents& extents, const char* engine);
   void end() const;
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "contract/engine.hpp"
 #include "contract/gated_delta_net.hpp"
 #include "support/compare.hpp"
 #include "support/gated_delta_net_problem.hpp"
@@ -239,6 +240,35 @@ TEST(ReplayGatedDeltaStateErrors, AreNamedAndWriteNothing) {
                       "state_update has rows of 46, expected 45, or 66 for per-key decay");
 }
 
+// Refused for the extents alone, in a build without CUDA too: nothing looks at the memory.
+TEST(GatedDeltaNetErrors, CudaCountsIn32Bits) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 31;
+  Call many;
+  many.args.query = many.args.key = {scratch, {kMany, 2, 8}};
+  many.args.value = {scratch, {kMany, 4, 6}};
+  many.args.output = {scratch, {kMany, 4, 6}};
+  many.args.decay = View<const float, 2>{scratch, {kMany, 4}};
+  many.args.beta = View<const float, 2>{scratch, {kMany, 4}};
+  EXPECT_EQ(message_of([&] { gated_delta_net(Cuda{}, many.args); }),
+            "gated_delta_net: tokens is 2147483648, expected at most 2147483647 on Cuda");
+  Call wide;
+  wide.args.value = {scratch, {5, 4, kMany / 4}};
+  wide.args.output = {scratch, {5, 4, kMany / 4}};
+  wide.args.final_state = {scratch, {2, 4, kMany / 4, 8}};
+  wide.args.initial_state = wide.args.final_state;
+  wide.args.state_update = View<float, 2>{scratch, {2, 3 * (4 + 2 * 8 + kMany)}};
+  EXPECT_EQ(message_of([&] { gated_delta_net(Cuda{}, wide.args); }),
+            "gated_delta_net: value_heads · value_dim is 2147483648, expected at most 2147483647 "
+            "on Cuda");
+}
+
+TEST(GatedDeltaNetErrors, CudaKnowsTheEngines) {
+  Call call;
+  call.args.engine = static_cast<Engine>(3);
+  EXPECT_EQ(message_of([&] { gated_delta_net(Cuda{}, call.args); }),
+            "gated_delta_net: engine is 3, expected 0 to 2");
+}
+
 // A graph may leave dimensions open: the contract answers before they are known.
 TEST(GatedDeltaNetContract, UnknownDimensionsFitAndKnownOnesAreBound) {
   constexpr std::int64_t u = contract::kUnknown;
@@ -254,6 +284,8 @@ TEST(GatedDeltaNetContract, UnknownDimensionsFitAndKnownOnesAreBound) {
   const auto& geometry = std::get<contract::GatedDeltaNetGeometry>(outcome);
   EXPECT_EQ(geometry.key_heads, 2);
   EXPECT_EQ(geometry.tokens, u);
+  EXPECT_EQ(contract::chunked_tokens(geometry, Engine::kChunked, 40, 0), 32);
+  EXPECT_EQ(contract::chunked_tokens({}, Engine::kChunked, 40, 0), 0);  // no key_dim is known
   operands.query.dims[1] += 1;
   EXPECT_EQ(std::get<std::string>(contract::gated_delta_net("GatedDeltaNet", operands)),
             "GatedDeltaNet: query has rows of 513, expected 2 · key_heads · 64 + 4 · 64 as "

@@ -44,9 +44,10 @@ struct Cpu {
 /// returns: it reads no operand on the host, allocates nothing, waits for nothing, and may be captured
 /// into a CUDA graph, whose replays take what the operands hold by then.
 ///
-/// The values of cu_seqlens, slots and counts are known on the GPU alone and never trusted. An offset
-/// counts as the nearest one that is in order, a count as the nearest one in its range; a sequence
-/// whose slot lies outside the pool is skipped. Offsets may end before the last token: rows behind
+/// The values of cu_seqlens, slots and counts are known on the GPU alone and never trusted: whatever
+/// they are, a call stays inside the operands. A count is the nearest one in its range; a sequence
+/// whose slot lies outside the pool is skipped. What sequences with offsets out of order compute is
+/// unspecified, and so is a slot that two sequences write: they race. Offsets may end before the last token: rows behind
 /// them are not written and reach no result, so that a graph serves batches of any fill.
 /// Throws DeviceError when CUDA fails, InvalidArgument when this build has no CUDA.
 struct Cuda {

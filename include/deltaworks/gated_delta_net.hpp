@@ -16,9 +16,10 @@ enum class UpdateRule : std::uint8_t { kLinear, kGated, kDelta, kGatedDelta };
 enum class GateActivation : std::uint8_t { kNone, kSoftplus, kSigmoid };
 enum class BetaActivation : std::uint8_t { kNone, kSigmoid };
 
-/// How the CPU computes. Where the arguments say kAuto, the environment variable DELTAWORKS_ENGINE (auto, recurrent or
-/// chunked) decides, and where that says auto or nothing, kRecurrent runs. (In ONNX Runtime the session's configuration
-/// entry deltaworks.engine is the argument.)
+/// How the CPU computes; Cuda has no chunked engine yet and runs the recurrent one, whatever is asked for. Where the
+/// arguments say kAuto, the environment variable DELTAWORKS_ENGINE (auto, recurrent or chunked; read once a process)
+/// decides, and where that says auto or nothing, kRecurrent runs. (In ONNX Runtime the session's configuration entry
+/// deltaworks.engine is the argument.)
 ///
 /// kChunked serves the first length − length mod 16 tokens of a sequence in chunks of 16 tokens, about 1.4 times as
 /// fast, if there is one decay per head (or none), key_dim is at most 256, and the sequence captures nothing; kRecurrent

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "contract/values.hpp"
 
@@ -17,13 +18,21 @@ Outcome<Engine> parse_engine(std::string_view op, std::string_view source, std::
                      text, fate);
 }
 
-Engine chosen_engine(std::string_view op, Engine asked) {
+void check_engine(std::string_view op, Engine asked) {
   if (asked > Engine::kChunked) {
     throw InvalidArgument(fmt::format("{}: engine is {}, expected 0 to {}", op,
                                       static_cast<int>(asked), static_cast<int>(Engine::kChunked)));
   }
-  static const char* const environment = std::getenv("DELTAWORKS_ENGINE");
-  if (asked == Engine::kAuto && environment != nullptr && *environment != '\0') {
+}
+
+Engine chosen_engine(std::string_view op, Engine asked) {
+  check_engine(op, asked);
+  // A copy, since a later setenv may end the variable's memory.
+  static const std::string environment = [] {
+    const char* const text = std::getenv("DELTAWORKS_ENGINE");
+    return std::string(text == nullptr ? "" : text);
+  }();
+  if (asked == Engine::kAuto && !environment.empty()) {
     asked = value_or_throw(parse_engine(op, "DELTAWORKS_ENGINE", environment));
   }
   return asked == Engine::kAuto ? Engine::kRecurrent : asked;
@@ -32,7 +41,8 @@ Engine chosen_engine(std::string_view op, Engine asked) {
 std::int64_t chunked_tokens(const GatedDeltaNetGeometry& geometry, Engine chosen,
                             std::int64_t length, std::int64_t captured) {
   const bool serves = chosen == Engine::kChunked && !geometry.decay_per_key &&
-                      geometry.key_dim <= kMaxChunkedKeyDim && captured == 0;
+                      geometry.key_dim != kUnknown && geometry.key_dim <= kMaxChunkedKeyDim &&
+                      captured == 0;
   return serves ? length / kChunkTokens * kChunkTokens : 0;
 }
 

@@ -17,6 +17,9 @@ inline constexpr std::int64_t kMaxChunkedKeyDim =
 // The name of an engine, where `source` says it: an argument, a configuration entry, the environment.
 Outcome<Engine> parse_engine(std::string_view op, std::string_view source, std::string_view text);
 
+// Throws InvalidArgument when there is no such engine.
+void check_engine(std::string_view op, Engine asked);
+
 // The engine asked for, or the environment's instead of kAuto; never kAuto. Throws InvalidArgument when there is no such
 // engine.
 Engine chosen_engine(std::string_view op, Engine asked);
