@@ -166,8 +166,7 @@ Engine engine_of(const OrtApi& api, const OrtSessionOptions& options) {
     });
     engine = contract::value_or_throw(contract::parse_engine(kLibrary, kEntry, text));
   }
-  contract::chosen_engine(kLibrary, engine);
-  return engine;
+  return contract::chosen_engine(kLibrary, engine);
 }
 
 Node node_of(const OrtApi& api, const OrtKernelInfo& info) {

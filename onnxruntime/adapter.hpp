@@ -101,8 +101,8 @@ class Call {
   OrtStatus* thread_status_ = nullptr;
 };
 
-// What the configuration entry deltaworks.engine of a session says; kAuto without one. Throws InvalidArgument when it, or
-// the environment where it leaves the choice to that, names no engine: at once, not at the first run.
+// The engine of a session: what its configuration entry deltaworks.engine says, or the environment where that leaves the
+// choice to it; never kAuto. Throws InvalidArgument when there is no such engine: at once, not at the first run.
 Engine engine_of(const OrtApi& api, const OrtSessionOptions& options);
 
 // A node of the custom-operator interface; it may be read while `info` lives.
