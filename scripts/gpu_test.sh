@@ -28,7 +28,7 @@ done
 command -v "${CUDACXX:-nvcc}" >/dev/null || fail "no nvcc: install a CUDA toolkit (12.4 or later)"
 
 # Tests that have cases on the GPU; ctest runs them without one, where those cases are skipped.
-mapfile -t tests < <(grep -lE 'every_backend|cuda_device' tests/*_test.cpp | xargs -n 1 basename -s .cpp)
+mapfile -t tests < <(grep -lE 'every_backend|cuda_device|OnCuda' tests/*_test.cpp | xargs -n 1 basename -s .cpp)
 quietly cuda-configure "configuring build/cuda" \
   cmake --preset cuda ${arch:+"-DDELTAWORKS_CUDA_ARCHITECTURES=$arch"}
 quietly cuda-build "building ${#tests[@]} tests and the benchmark in build/cuda" \
