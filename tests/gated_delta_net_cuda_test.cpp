@@ -114,28 +114,56 @@ TEST_F(CudaGatedDeltaNet, ALargeBatchEqualsASmallOne) {
   }
 }
 
+// For each kernel, with room for a tile of rows or less. As many tokens as sequences are the decode kernel's.
+struct Shape {
+  std::int64_t key_dim, value_dim;
+  std::int32_t tokens;
+  bool decay_per_key;
+
+  GatedDeltaNetOptions options(std::int32_t second, std::int64_t capacity) const {
+    return {.cu_seqlens = {0, second, tokens},
+            .key_dim = key_dim,
+            .value_dim = value_dim,
+            .capacity = capacity,
+            .decay_per_key = decay_per_key};
+  }
+};
+constexpr Shape kShapes[] = {{24, 64, 30, false}, {128, 64, 30, false}, {128, 24, 30, false},
+                             {128, 64, 30, true}, {24, 24, 30, true},   {24, 64, 2, false},
+                             {128, 64, 2, false}, {128, 24, 2, true}};
+
+struct HostileOffsets {
+  std::vector<std::int32_t> values;
+  bool is_in_order;
+};
+std::vector<HostileOffsets> hostile_offsets(std::int32_t tokens) {
+  constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min(),
+                         kMost = std::numeric_limits<std::int32_t>::max();
+  return {{{0, tokens / 2, tokens}, true}, {{0, tokens, tokens}, true}, {{0, 0, tokens}, true},
+          {{0, 1 << 30, tokens}, false},   {{-5, 1, tokens}, false},    {{0, tokens, 1}, false},
+          {{kLeast, 1, kMost}, false}};
+}
+
 // Guards around each operand show a write, compute-sanitizer a read, that leads outside.
 TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min(),
                          kMost = std::numeric_limits<std::int32_t>::max();
-  const std::vector<std::vector<std::int32_t>> offsets{
-      {0, 3, 6}, {0, 1 << 30, 6}, {-5, 2, 6}, {0, 4, 2}, {kLeast, 3, kMost}};
   const std::vector<std::vector<std::int32_t>> slots{{0, 1}, {0, 1 << 30}, {kLeast, 2}, {2, 1}};
-  for (const std::int64_t key_dim : {24, 128}) {
-    Random random(7000 + key_dim);
-    GatedDeltaNetProblem<BFloat16> problem(
-        random, {.cu_seqlens = {0, 3, 6}, .key_dim = key_dim, .value_dim = 64, .capacity = 2});
+  for (const Shape& shape : kShapes) {
+    Random random(7000 + shape.key_dim);
+    GatedDeltaNetProblem<BFloat16> problem(random, shape.options(1, 2));
     problem.capture_count = {kMost, kLeast};
+    const auto offsets = hostile_offsets(shape.tokens);
     for (std::size_t i = 0; i < offsets.size(); ++i) {
       for (std::size_t j = 0; j < slots.size(); ++j) {
-        Buffer<BFloat16> output(6 * 64);
+        Buffer<BFloat16> output(shape.tokens * shape.value_dim);
         Buffer<float> state(problem.initial_state), update(2 * problem.update_row());
         std::int32_t faults = 0;
         View<std::int32_t, 1> faults_view(&faults, {1});
         auto args = problem.args();
-        args.cu_seqlens = view_of<1>(offsets[i], {3});
-        args.output = output.view<3>({6, 1, 64});
-        args.final_state = state.view<4>({2, 1, 64, key_dim});
+        args.cu_seqlens = view_of<1>(offsets[i].values, {3});
+        args.output = output.view<3>({shape.tokens, 1, shape.value_dim});
+        args.final_state = state.view<4>({2, 1, shape.value_dim, shape.key_dim});
         args.initial_state = args.final_state;
         args.state_update = update.view<2>({2, problem.update_row()});
         args.slots_in = view_of<1>(slots[j], {2});
@@ -146,8 +174,9 @@ TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
         operands.place();
         gated_delta_net(Cuda{.faults = faults_view.data()}, args);
         operands.take_back();
-        EXPECT_EQ(faults, (i > 0 ? kCudaOffsets : 0) | (j > 0 ? kCudaSlots : 0))
-            << "offsets " << i << ", slots " << j;
+        EXPECT_EQ(faults, (offsets[i].is_in_order ? 0 : kCudaOffsets) | (j > 0 ? kCudaSlots : 0))
+            << "offsets " << i << ", slots " << j << ", " << shape.tokens << " tokens, "
+            << shape.key_dim << " x " << shape.value_dim;
       }
     }
   }
@@ -155,20 +184,17 @@ TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
 
 // One graph serves batches of other lengths, fills and counts in the same memory.
 TEST_F(CudaGatedDeltaNet, AGraphReplaysWithOtherValues) {
-  for (const std::int64_t key_dim : {24, 128}) {
-    Random random(8000 + key_dim);
-    GatedDeltaNetProblem<BFloat16> problem(random, {.cu_seqlens = {0, 2, 30},
-                                                    .key_heads = 2,
-                                                    .heads_per_key = 2,
-                                                    .key_dim = key_dim,
-                                                    .value_dim = 64,
-                                                    .capacity = 3});
+  for (const Shape& shape : kShapes) {
+    Random random(8000 + shape.key_dim);
+    auto options = shape.options(2, 3);
+    options.key_heads = options.heads_per_key = 2;
+    GatedDeltaNetProblem<BFloat16> problem(random, options);
     problem.capture_count = {1, 3};
-    Buffer<BFloat16> output(30 * 4 * 64);
+    Buffer<BFloat16> output(shape.tokens * 4 * shape.value_dim);
     Buffer<float> state(2 * problem.state_size()), update(2 * problem.update_row());
     auto args = problem.args();
-    args.output = output.view<3>({30, 4, 64});
-    args.final_state = state.view<4>({2, 4, 64, key_dim});
+    args.output = output.view<3>({shape.tokens, 4, shape.value_dim});
+    args.final_state = state.view<4>({2, 4, shape.value_dim, shape.key_dim});
     args.state_update = update.view<2>({2, problem.update_row()});
     GpuOperands operands;
     for_each_view(args, [&](auto& view) { operands.add(view); });
@@ -177,8 +203,8 @@ TEST_F(CudaGatedDeltaNet, AGraphReplaysWithOtherValues) {
     const auto upload = [](const auto& view, const std::vector<std::int32_t>& values) {
       gpu::copy(const_cast<std::int32_t*>(view.data()), values.data(), 4 * values.size());
     };
-    for (const std::int32_t end : {2, 0, 29, 30}) {
-      problem.o.cu_seqlens = {0, end, 30};
+    for (const std::int32_t end : {2, 0, shape.tokens - 1, shape.tokens}) {
+      problem.o.cu_seqlens = {0, end, shape.tokens};
       problem.capture_count = {end % 4, 2};
       upload(args.cu_seqlens, problem.o.cu_seqlens);
       upload(*args.capture_count, problem.capture_count);
