@@ -177,7 +177,7 @@ class Calls {
     calls_.push_back(named(what, bound));
     calls_.back().prepare = [shape = shape_, size] {
       Size few = size;
-      few.tokens = std::min<std::int64_t>(size.tokens, 20);
+      few.tokens = std::min<std::int64_t>(size.tokens, 100);  // more than a kernel's block of 96
       few.states = 1;
       const double error = Problem<T>(shape, few).error();
       const auto problem = std::make_shared<Problem<T>>(shape, size);
