@@ -100,10 +100,20 @@ int attribute(cudaDeviceAttr what) {
   return value;
 }
 
+// Whether this build has the kernel with bulk copies: compiled for an older card it runs here, and traps.
+template <class Kernel>
+bool has_bulk_copies(Kernel kernel) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= 10 * kBulkCopyMajor;
+}
+
+// False where this build's kernel would trap.
 template <bool kCaptures, class T>
-void launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
+bool launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
                    const GatedDeltaNetCall<T>& call, std::int64_t items) {
   const auto kernel = verify_kernel<T, kCaptures>;
+  if (!has_bulk_copies(kernel)) return false;
   // Short chunks leave room for more blocks.
   const bool is_short = geometry.tokens <= geometry.sequences * kVerifyChunk / 2;
   const int chunk = is_short ? kVerifyChunk / 2 : kVerifyChunk;
@@ -119,6 +129,7 @@ void launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& ge
            static_cast<unsigned>(bytes), device.stream>>>(call, chunk,
                                                           static_cast<std::uint32_t>(items));
   check(cudaGetLastError());
+  return true;
 }
 
 // False where the kernel cannot serve the call, or a step of one token has no use for it.
@@ -130,12 +141,8 @@ bool launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& ge
       geometry.sequences * geometry.value_heads * (geometry.value_dim / kVerifyRows);
   if (items > std::numeric_limits<std::int32_t>::max()) return false;
   if (attribute(cudaDevAttrComputeCapabilityMajor) < kBulkCopyMajor) return false;
-  if (geometry.capacity > 0) {
-    launch_verify<true>(device, geometry, call, items);
-  } else {
-    launch_verify<false>(device, geometry, call, items);
-  }
-  return true;
+  return geometry.capacity > 0 ? launch_verify<true>(device, geometry, call, items)
+                               : launch_verify<false>(device, geometry, call, items);
 }
 
 template <class T>

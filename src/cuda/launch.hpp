@@ -4,9 +4,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <limits>
+#include <string>
 
 #include "cuda/check.hpp"
 #include "deltaworks/device.hpp"
+#include "deltaworks/error.hpp"
 #include "deltaworks/view.hpp"
 
 namespace deltaworks::cuda {
@@ -17,7 +20,12 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 
 template <class Kernel, class Call>
 void launch(const Cuda& device, std::int64_t blocks, int threads, Kernel kernel, const Call& call) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (blocks == 0) return;
+  if (blocks > kMost) {
+    throw DeviceError("cuda: a launch of " + std::to_string(blocks) + " blocks, expected at most " +
+                      std::to_string(kMost));
+  }
   kernel<<<static_cast<unsigned>(blocks), threads, 0, device.stream>>>(call);
   check(cudaGetLastError());
 }
