@@ -4,8 +4,9 @@
 // A task owns one value head of one sequence, or in a longer sequence all value heads of a key
 // head. State rows are independent, so a task works through them in tiles that stay in L1 while all
 // tokens of a block pass: the update of one token and the two sums of the next share one sweep
-// (load, multiply, multiply, add, store, two fma). Lanes run along the key dimension: the layout of
-// the state.
+// (load, multiply, multiply, add, store, two fma). Lanes run along the key dimension, the layout of
+// the state, or for many tokens along the rows, in transposed tiles (enum Form). Tokens that the
+// chunked engine takes go there first.
 #include "cpu/gated_delta_net.hpp"
 
 #undef HWY_TARGET_INCLUDE
