@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 # tools/package/tiny_packages.py made them; no file of the builder is changed. scripts/test_genai.sh
 # makes them anew and names that folder.
@@ -16,6 +18,17 @@ MAX_DRAFTS = 7
 def expected(kind):
     """Prompts, and what transformers writes after each."""
     return json.loads((PACKAGES / f"{kind}.json").read_text())
+
+
+def copy_of(name, folder):
+    shutil.copytree(PACKAGES / name, folder)
+    return folder
+
+
+def change_graph(path, change):
+    model = onnx.load(path, load_external_data=False)
+    change(model.graph)
+    path.write_bytes(model.SerializeToString())
 
 
 def change_configuration(folder, change):

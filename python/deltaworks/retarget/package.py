@@ -47,6 +47,7 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
         reasons += stored_refusals(source, part, model)
         changes = rewrite(part, model, options)
         package.changes += [f"{name}: {text}" for text in changes]
+        package.changes += [f"{name}: {text}" for text in served.unasked(model)]
         reasons += [f"{name}, {text}" for text in served.refusals(model)]
     refuse(reasons)
     parts = configuration.parts(package.config)

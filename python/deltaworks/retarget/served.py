@@ -36,6 +36,23 @@ def refusals(model: ModelProto) -> list[str]:
     return lines
 
 
+def unasked(model: ModelProto) -> list[str]:
+    """What the graph does not tell enough of to ask ONNX Runtime about it; empty without one."""
+    graph = Graph(model.graph)
+    nodes = [
+        node
+        for node in model.graph.node
+        if not _core.is_operator(node.domain, node.op_type) and not asked_types(graph, node)[1]
+    ]
+    if not nodes or onnxruntime() is None:
+        return []
+    first = nodes[0].name or nodes[0].output[0]
+    return [
+        f'note: {len(nodes)} nodes were not asked about, the first of them "{first}": the graph '
+        "does not tell the types of their inputs"
+    ]
+
+
 def signature(graph: Graph, node: NodeProto) -> str:
     """What the answer depends on: nodes that differ in names alone share it."""
     bare = NodeProto(op_type=node.op_type, domain=node.domain)
@@ -83,11 +100,10 @@ def value_of(attribute: AttributeProto) -> int | float | str | None:
 def runtime_reason(model: ModelProto, graph: Graph, node: NodeProto) -> str:
     """Why ONNX Runtime makes no session of this node alone; empty when it does."""
     runtime = onnxruntime()
-    constants = [c for name in node.input if (c := graph.chain(name, "Constant")) is not None]
-    made = {name for nodes in constants for name in nodes[0].output}
-    types = {name: graph.element_type(name) for name in node.input if name and name not in made}
-    if runtime is None or not all(types.values()):
+    types, is_known = asked_types(graph, node)
+    if runtime is None or not is_known:
         return ""
+    constants = [c for name in node.input if (c := graph.chain(name, "Constant")) is not None]
     # Weights become inputs. Of other values the type is enough: the builder's shapes of them are
     # not always right, and nothing depends on them.
     inputs = [
@@ -118,6 +134,13 @@ def runtime_reason(model: ModelProto, graph: Graph, node: NodeProto) -> str:
         said = str(error).split(" : ", 3)[-1]
         return f"ONNX Runtime {runtime.__version__} does not run it on the CPU: {said}"
     return ""
+
+
+def asked_types(graph: Graph, node: NodeProto) -> tuple[dict[str, int], bool]:
+    """The types of its inputs that no constant node makes, and whether all are known."""
+    names = [name for name in node.input if name and graph.chain(name, "Constant") is None]
+    types = {name: graph.element_type(name) for name in names}
+    return types, all(types.values())
 
 
 def onnxruntime() -> Any:
