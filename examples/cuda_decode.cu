@@ -1,5 +1,5 @@
-// Three CUDA graphs, each captured once: a decode step, the verification of a draft of four tokens, and
-// the replay of as many as were right. Taking back two drafts leaves the bits of two decode steps.
+// CUDA graphs: the verification of a draft of four tokens, the replay of as many as were right, and for
+// each token its decode step. Taking back two drafts leaves the bits of two decode steps.
 #include <cuda_runtime.h>
 
 #include <cstdint>
