@@ -69,8 +69,9 @@ void BlockDrafter::add(const std::string& key, Tensor tensor) {
   const std::string& name = package_.input(key);
   const auto type = key == "aux_hidden_states" ? kFloat : tensor.type();
   if (!graph_.has(name) || graph_.type(name) != type) {
+    const char* expected = type == kFloat ? "float32" : type == kInt64 ? "int64" : "int32";
     throw std::runtime_error(
-        fmt::format("{} is missing in the drafter's graph, or of an unexpected type", name));
+        fmt::format("{} is missing in the drafter's graph, or not of type {}", name, expected));
   }
   arguments_.emplace(key, Argument{name, std::move(tensor)});
 }
