@@ -1,6 +1,7 @@
 """One-node models, sessions with and without the library, runs on bound memory."""
 
 import functools
+import itertools
 import json
 import os
 import tempfile
@@ -133,13 +134,20 @@ def session(model, *, library=LIBRARY, threads=1, provider=None, log=3, engine=N
     options.add_provider_for_devices(provider_devices(), {})
     if not TELLS_ASSIGNMENTS:
         options.enable_profiling = True
-        options.profile_file_prefix = str(Path(profiles().name) / "profile")
+        options.profile_file_prefix = new_profile()
     return ort.InferenceSession(model, options)
 
 
 @functools.cache
 def profiles():
-    return tempfile.TemporaryDirectory(prefix="deltaworks-profiles-")
+    return tempfile.TemporaryDirectory(prefix="deltaworks-profiles-"), itertools.count()
+
+
+def new_profile():
+    """A prefix of its own: ONNX Runtime adds the second only, and two sessions that begin within one
+    would write into one file."""
+    folder, numbers = profiles()
+    return str(Path(folder.name) / f"profile-{next(numbers)}")
 
 
 def profiled_nodes(running):
