@@ -79,14 +79,8 @@ TEST_F(CudaTest, NoValueLeadsOutsideTheOperandsOfAConvolution) {
     for (std::int64_t b = 0; b <= c.sequences(); ++b) hostile.push_back(any_int(random));
     args.cu_seqlens = view_of<1>(hostile, {c.sequences() + 1});
     args.input = view_of<2>(c.input, {tokens, c.channels});
-    std::int32_t faults = 0;
-    View<std::int32_t, 1> faults_view(&faults, {1});
-    GpuOperands operands;
-    for_each_view(args, [&](auto& view) { operands.add(view); });
-    operands.add(faults_view);
-    operands.place();
-    varlen_causal_conv(Cuda{.faults = faults_view.data()}, args);
-    operands.take_back();
+    const auto faults = run_on_gpu(
+        args, [](const Cuda& device, const auto& call) { varlen_causal_conv(device, call); });
     bool is_in_order = hostile.front() == 0 && hostile.back() <= tokens;
     for (std::size_t b = 1; b < hostile.size(); ++b) {
       is_in_order = is_in_order && hostile[b] >= hostile[b - 1];
@@ -121,14 +115,8 @@ TEST_F(CudaTest, NoCountLeadsOutsideTheOperandsOfAReplay) {
     replay_conv_state(Cpu{}, args);
     args.count = view_of<1>(counts, {sequences});
     args.final_state = to.view<3>({sequences, channels, history});
-    std::int32_t faults = 0;
-    View<std::int32_t, 1> faults_view(&faults, {1});
-    GpuOperands operands;
-    for_each_view(args, [&](auto& view) { operands.add(view); });
-    operands.add(faults_view);
-    operands.place();
-    replay_conv_state(Cuda{.faults = faults_view.data()}, args);
-    operands.take_back();
+    const auto faults = run_on_gpu(
+        args, [](const Cuda& device, const auto& call) { replay_conv_state(device, call); });
     EXPECT_TRUE(same_bits(to.values(), expected.values()));
     EXPECT_EQ(faults, counts == clamped ? 0 : kCudaCounts);
   }

@@ -105,11 +105,9 @@ INSTANTIATE_TEST_SUITE_P(Targets, GatedDeltaNetBits, ::testing::Values("AVX2", "
 
 // Every target with fma gives the same bits.
 TEST(GatedDeltaNetBitsOfTargets, Avx2EqualsAvx3) {
-  const auto targets = cpu_targets();
-  const auto has = [&](const char* name) {
-    return std::find(targets.begin(), targets.end(), name) != targets.end();
-  };
-  if (!has("AVX2") || !has("AVX3")) GTEST_SKIP() << "this processor or build lacks AVX2 or AVX3";
+  if (!testing::has_target("AVX2") || !testing::has_target("AVX3")) {
+    GTEST_SKIP() << "this processor or build lacks AVX2 or AVX3";
+  }
   for (int round = 0; round < kRounds; ++round) {
     Random random(10000 + round);
     const GatedDeltaNetProblem<float> problem(random, random_options(random));

@@ -158,8 +158,6 @@ TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
       for (std::size_t j = 0; j < slots.size(); ++j) {
         Buffer<BFloat16> output(shape.tokens * shape.value_dim);
         Buffer<float> state(problem.initial_state), update(2 * problem.update_row());
-        std::int32_t faults = 0;
-        View<std::int32_t, 1> faults_view(&faults, {1});
         auto args = problem.args();
         args.cu_seqlens = view_of<1>(offsets[i].values, {3});
         args.output = output.view<3>({shape.tokens, 1, shape.value_dim});
@@ -168,12 +166,8 @@ TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
         args.state_update = update.view<2>({2, problem.update_row()});
         args.slots_in = view_of<1>(slots[j], {2});
         args.slots_out = view_of<1>(slots[j], {2});
-        GpuOperands operands;
-        for_each_view(args, [&](auto& view) { operands.add(view); });
-        operands.add(faults_view);
-        operands.place();
-        gated_delta_net(Cuda{.faults = faults_view.data()}, args);
-        operands.take_back();
+        const auto faults = run_on_gpu(
+            args, [](const Cuda& device, const auto& call) { gated_delta_net(device, call); });
         EXPECT_EQ(faults, (offsets[i].is_in_order ? 0 : kCudaOffsets) | (j > 0 ? kCudaSlots : 0))
             << "offsets " << i << ", slots " << j << ", " << shape.tokens << " tokens, "
             << shape.key_dim << " x " << shape.value_dim;

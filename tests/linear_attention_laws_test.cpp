@@ -224,11 +224,9 @@ INSTANTIATE_TEST_SUITE_P(Targets, LinearAttentionLaws, testing::every_target(),
 
 // Every target with fma gives the same bits.
 TEST(LinearAttentionBits, Avx2EqualsAvx3) {
-  const auto targets = cpu_targets();
-  const auto has = [&](const char* name) {
-    return std::find(targets.begin(), targets.end(), name) != targets.end();
-  };
-  if (!has("AVX2") || !has("AVX3")) GTEST_SKIP() << "this processor or build lacks AVX2 or AVX3";
+  if (!testing::has_target("AVX2") || !testing::has_target("AVX3")) {
+    GTEST_SKIP() << "this processor or build lacks AVX2 or AVX3";
+  }
   for (int round = 0; round < kRounds; ++round) {
     Random random(8000 + round);
     const LinearAttentionProblem<float> problem(random, random_linear_attention(random));

@@ -143,11 +143,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, MathTest, testing::every_target(), testing::ta
 
 // Wherever there is a fused multiply-add, whatever the width of the vectors.
 TEST(MathBits, AreThoseOfEveryInstructionSetWithFma) {
-  const auto usable = cpu_targets();
-  const auto has = [&](const char* name) {
-    return std::find(usable.begin(), usable.end(), name) != usable.end();
-  };
-  if (!has("AVX2") || !has("AVX3")) GTEST_SKIP() << "this processor lacks AVX2 or AVX-512";
+  if (!testing::has_target("AVX2") || !testing::has_target("AVX3"))
+    GTEST_SKIP() << "this processor lacks AVX2 or AVX-512";
   std::vector<float> narrow, wide;
   for (const Function function : {math_exp, math_log1p, math_sigmoid, math_silu, math_softplus}) {
     for_each_pattern([&](const std::vector<float>& x) {

@@ -268,11 +268,7 @@ TEST_P(PagedAttentionTest, BlocksOfInfinitelyLowLogitsWeighNothing) {
 }
 
 TEST(PagedAttentionTargetTest, TargetsWithFmaGiveEqualBits) {
-  const auto usable = cpu_targets();
-  const auto has = [&](const char* name) {
-    return std::find(usable.begin(), usable.end(), name) != usable.end();
-  };
-  if (!has("AVX2") || !has("AVX3")) GTEST_SKIP() << "needs AVX2 and AVX3";
+  if (!has_target("AVX2") || !has_target("AVX3")) GTEST_SKIP() << "needs AVX2 and AVX3";
   Random random(14);
   for (int round = 0; round < 30; ++round) {
     auto problem = random_problem<float>(random_options(random), random);

@@ -216,20 +216,25 @@ void for_each_view(DFlash2DynamicConvArgs<T, R, Base>& args, const Body& body) {
   body(args.input), body(args.dynamic), body(args.base), body(args.output), body(args.residual);
 }
 
+// op(device, args) on the GPU, with a copy of every operand there; the CudaFault bits that it sets.
+template <class Args, class Op>
+std::int32_t run_on_gpu(Args args, const Op& op) {
+  std::int32_t faults = 0;
+  View<std::int32_t, 1> faults_view(&faults, {1});
+  GpuOperands operands;
+  for_each_view(args, [&](auto& view) { operands.add(view); });
+  operands.add(faults_view);
+  operands.place();
+  op(Cuda{.faults = faults_view.data()}, args);
+  operands.take_back();
+  return faults;
+}
+
 // op(device, args) on `cpu`, or on the GPU when that is what is tested.
 template <class Args, class Op>
 void run_on(const Cpu& cpu, const Args& args, const Op& op) {
   if (!is_on_cuda()) return op(cpu, args);
-  Args on_gpu = args;
-  std::int32_t faults = 0;
-  View<std::int32_t, 1> faults_view(&faults, {1});
-  GpuOperands operands;
-  for_each_view(on_gpu, [&](auto& view) { operands.add(view); });
-  operands.add(faults_view);
-  operands.place();
-  op(Cuda{.faults = faults_view.data()}, on_gpu);
-  operands.take_back();
-  EXPECT_EQ(faults, 0);
+  EXPECT_EQ(run_on_gpu(args, op), 0);
 }
 
 }  // namespace deltaworks::testing

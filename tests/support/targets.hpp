@@ -14,13 +14,15 @@
 
 namespace deltaworks::testing {
 
+inline bool has_target(const std::string& target) {
+  const auto usable = cpu_targets();
+  return std::find(usable.begin(), usable.end(), target) != usable.end();
+}
+
 class OnTarget : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const auto usable = cpu_targets();
-    if (std::find(usable.begin(), usable.end(), GetParam()) == usable.end()) {
-      GTEST_SKIP() << "this processor or build lacks " << GetParam();
-    }
+    if (!has_target(GetParam())) GTEST_SKIP() << "this processor or build lacks " << GetParam();
     set_cpu_target(GetParam());
   }
   void TearDown() override { set_cpu_target(""); }
