@@ -56,8 +56,9 @@ struct Explained {
     std::vector<std::string> parts;
     if (!known.empty()) parts.push_back(fmt::format("{}", fmt::join(known, ", ")));
     if (!open.empty()) parts.push_back(fmt::format("open: {}", fmt::join(open, ", ")));
-    if (plan.chunked_from > 0 && !tokens) {
-      parts.push_back(fmt::format("chunked from {} tokens on", plan.chunked_from));
+    if (plan.chunked_from > 0 && (!tokens || plan.may_capture)) {
+      parts.push_back(fmt::format("chunked from {} tokens on{}", plan.chunked_from,
+                                  plan.may_capture ? " where nothing is captured" : ""));
     }
     return fmt::format("{}", fmt::join(parts, "; "));
   }

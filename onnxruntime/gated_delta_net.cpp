@@ -195,7 +195,8 @@ class GatedDeltaNet final : public Kernel {
             "recurrent",
             bytes_of({g.value_heads, g.value_dim, g.key_dim}, sizeof(float)),
             "sequence",
-            contract::chunked_tokens(g, attributes_.engine, contract::kChunkTokens, 0)};
+            contract::chunked_tokens(g, attributes_.engine, contract::kChunkTokens, 0),
+            g.capacity > 0};
   }
 
  private:

@@ -27,6 +27,7 @@ struct Plan {
   std::int64_t state_bytes = contract::kUnknown;  // kept from run to run, for each …
   const char* state_of = "";                      // … sequence, say; empty: nothing is kept
   std::int64_t chunked_from = 0;  // tokens of a sequence that the chunked engine takes; 0: of none
+  bool may_capture = false;       // a sequence that captures is none of the chunked engine's
 };
 
 // The bytes of elements of one size, or kUnknown.

@@ -168,6 +168,28 @@ TEST(Describe, SaysHowMuchOfAnExtentIsServed) {
   EXPECT_EQ(most(delta, "key_dim"), 2048);
 }
 
+TEST(Describe, SaysWhichSequencesAreChunked) {
+  const auto plan = [](std::int64_t key_dim, std::int64_t capacity) {
+    Attributes attributes;
+    if (capacity > 0) attributes["state_update_capacity"] = capacity;
+    const auto none = value("", kOpen, {});
+    auto delta =
+        node("GatedDeltaNet",
+             {value("q", kFloat, {9, 2, key_dim}), value("k", kFloat, {9, 2, key_dim}),
+              value("v", kFloat, {9, 2, 5}), value("o", kInt, {3}), value("d", kFloat, {9, 2}),
+              value("b", kFloat, {9, 2}), none, none, none, value("c", kInt, {2})},
+             attributes);
+    if (capacity == 0) delta.inputs.pop_back();
+    delta.engine = Engine::kChunked;
+    return std::get<Plan>(describe(delta));
+  };
+  EXPECT_EQ(plan(8, 0).chunked_from, 16);
+  EXPECT_FALSE(plan(8, 0).may_capture);
+  EXPECT_TRUE(plan(8, 3).may_capture);
+  EXPECT_EQ(plan(264, 0).chunked_from, 0);
+  EXPECT_EQ(plan(kUnknown, 0).chunked_from, 0);
+}
+
 TEST(Describe, KnowsItsOwnOperators) {
   for (const Domain& domain : domains()) {
     for (const Operator& op : domain.operators) EXPECT_TRUE(is_ours(domain.name, op.name));
