@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from model import END, MASK, linear, rms_norm, rotate
+from model import END, MASK, linear, norm_weight, random_weight, rms_norm, rotate
 
 
 @dataclass(frozen=True)
@@ -106,25 +106,15 @@ def mlp(config, x, before, conv, base, gate, up, down):
 FUNCTIONS = (attention, mlp)
 
 
-def _weight(*shape, std):
-    holder = nn.Module()
-    holder.weight = nn.Parameter(torch.randn(*shape) * std)
-    return holder
-
-
-def _ones(width):
-    holder = nn.Module()
-    holder.weight = nn.Parameter(torch.ones(width))
-    return holder
-
-
 def _conv(config):
     """The identity: the row itself with factor one, no corrections."""
     holder = nn.Module()
     base = torch.zeros(2, config.conv_taps, config.hidden)
     base[:, 0] = 1
     holder.base_kernel = nn.Parameter(base)
-    holder.kernel_projection = _weight(2 * config.conv_taps * config.groups, config.hidden, std=0.0)
+    holder.kernel_projection = random_weight(
+        2 * config.conv_taps * config.groups, config.hidden, std=0.0
+    )
     return holder
 
 
@@ -133,17 +123,23 @@ class Layer(nn.Module):
         super().__init__()
         c, wide = config, 0.6 / math.sqrt(config.hidden)
         queries, keys = c.query_heads * c.head_dim, c.kv_heads * c.head_dim
-        self.input_layernorm, self.post_attention_layernorm = _ones(c.hidden), _ones(c.hidden)
+        self.input_layernorm, self.post_attention_layernorm = (
+            norm_weight(c.hidden, 1),
+            norm_weight(c.hidden, 1),
+        )
         self.attention_conv, self.mlp_conv = _conv(c), _conv(c)
         self.self_attn, self.mlp = nn.Module(), nn.Module()
-        self.self_attn.q_proj = _weight(queries, c.hidden, std=wide)
-        self.self_attn.k_proj = _weight(keys, c.hidden, std=wide)
-        self.self_attn.v_proj = _weight(keys, c.hidden, std=wide)
-        self.self_attn.o_proj = _weight(c.hidden, queries, std=0.01)
-        self.self_attn.q_norm, self.self_attn.k_norm = _ones(c.head_dim), _ones(c.head_dim)
-        self.mlp.gate_proj = _weight(c.mlp, c.hidden, std=wide)
-        self.mlp.up_proj = _weight(c.mlp, c.hidden, std=wide)
-        self.mlp.down_proj = _weight(c.hidden, c.mlp, std=0.01)
+        self.self_attn.q_proj = random_weight(queries, c.hidden, std=wide)
+        self.self_attn.k_proj = random_weight(keys, c.hidden, std=wide)
+        self.self_attn.v_proj = random_weight(keys, c.hidden, std=wide)
+        self.self_attn.o_proj = random_weight(c.hidden, queries, std=0.01)
+        self.self_attn.q_norm, self.self_attn.k_norm = (
+            norm_weight(c.head_dim, 1),
+            norm_weight(c.head_dim, 1),
+        )
+        self.mlp.gate_proj = random_weight(c.mlp, c.hidden, std=wide)
+        self.mlp.up_proj = random_weight(c.mlp, c.hidden, std=wide)
+        self.mlp.down_proj = random_weight(c.hidden, c.mlp, std=0.01)
 
     def attention_weights(self):
         a, conv = self.self_attn, self.attention_conv
@@ -172,14 +168,14 @@ class Drafter(nn.Module):
         super().__init__()
         c, self.config = config, config
         inputs = len(c.taps) * c.hidden
-        self.fc = _weight(c.hidden, inputs, std=0.6 / math.sqrt(inputs))
-        self.hidden_norm, self.norm = _ones(c.hidden), _ones(c.hidden)
+        self.fc = random_weight(c.hidden, inputs, std=0.6 / math.sqrt(inputs))
+        self.hidden_norm, self.norm = norm_weight(c.hidden, 1), norm_weight(c.hidden, 1)
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
         selector = self.candidate_selector = nn.Module()
         for codebook in ("predecessor_codebook", "successor_codebook"):
             rows = torch.randn(c.vocabulary, c.selector_rank) * 0.1
             setattr(selector, codebook, nn.Parameter(rows))
-        selector.hidden_projection = _weight(c.selector_rank, c.hidden, std=0.02)
+        selector.hidden_projection = random_weight(c.selector_rank, c.hidden, std=0.02)
         self.use_functions(compiled=False)
 
     def use_functions(self, compiled):

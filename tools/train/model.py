@@ -140,15 +140,15 @@ def mlp(config, x, norm, gate, up, down):
 FUNCTIONS = (delta_inputs, delta_output, attention_inputs, attention_output, mlp)
 
 
-def _weight(*shape, std):
+def random_weight(*shape, std):
     holder = nn.Module()
     holder.weight = nn.Parameter(torch.randn(*shape) * std)
     return holder
 
 
-def _norm(width):
+def norm_weight(width, value):
     holder = nn.Module()
-    holder.weight = nn.Parameter(torch.zeros(width))
+    holder.weight = nn.Parameter(torch.full((width,), float(value)))
     return holder
 
 
@@ -157,18 +157,17 @@ class DeltaLayer(nn.Module):
         super().__init__()
         c, wide = config, 0.6 / math.sqrt(config.hidden)
         values = c.value_heads * c.value_dim
-        self.in_proj_qkv = _weight(c.conv_channels, c.hidden, std=wide)
-        self.in_proj_z = _weight(values, c.hidden, std=wide)
-        self.in_proj_b = _weight(c.value_heads, c.hidden, std=0.02)
-        self.in_proj_a = _weight(c.value_heads, c.hidden, std=0.02)
-        self.conv1d = _weight(c.conv_channels, 1, c.conv_width, std=0.3)
+        self.in_proj_qkv = random_weight(c.conv_channels, c.hidden, std=wide)
+        self.in_proj_z = random_weight(values, c.hidden, std=wide)
+        self.in_proj_b = random_weight(c.value_heads, c.hidden, std=0.02)
+        self.in_proj_a = random_weight(c.value_heads, c.hidden, std=0.02)
+        self.conv1d = random_weight(c.conv_channels, 1, c.conv_width, std=0.3)
         # Time constants from 10 to 1000 tokens at the start: softplus(dt_bias) log-uniform.
         dt = torch.exp(torch.rand(c.value_heads) * math.log(100) + math.log(0.001))
         self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))
         self.A_log = nn.Parameter(torch.log(1 + 15 * torch.rand(c.value_heads)))
-        self.norm = _norm(c.value_dim)
-        nn.init.ones_(self.norm.weight)
-        self.out_proj = _weight(c.hidden, values, std=0.04 / math.sqrt(2 * c.layers))
+        self.norm = norm_weight(c.value_dim, 1)
+        self.out_proj = random_weight(c.hidden, values, std=0.04 / math.sqrt(2 * c.layers))
 
     def inputs(self):
         projections = (self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a)
@@ -179,11 +178,11 @@ class AttentionLayer(nn.Module):
     def __init__(self, config):
         super().__init__()
         c, wide = config, 0.6 / math.sqrt(config.hidden)
-        self.q_proj = _weight(2 * c.query_heads * c.head_dim, c.hidden, std=wide)
-        self.k_proj = _weight(c.kv_heads * c.head_dim, c.hidden, std=wide)
-        self.v_proj = _weight(c.kv_heads * c.head_dim, c.hidden, std=wide)
-        self.q_norm, self.k_norm = _norm(c.head_dim), _norm(c.head_dim)
-        self.o_proj = _weight(
+        self.q_proj = random_weight(2 * c.query_heads * c.head_dim, c.hidden, std=wide)
+        self.k_proj = random_weight(c.kv_heads * c.head_dim, c.hidden, std=wide)
+        self.v_proj = random_weight(c.kv_heads * c.head_dim, c.hidden, std=wide)
+        self.q_norm, self.k_norm = norm_weight(c.head_dim, 0), norm_weight(c.head_dim, 0)
+        self.o_proj = random_weight(
             c.hidden, c.query_heads * c.head_dim, std=0.04 / math.sqrt(2 * c.layers)
         )
 
@@ -196,20 +195,20 @@ class Mlp(nn.Module):
     def __init__(self, config):
         super().__init__()
         c, wide = config, 0.6 / math.sqrt(config.hidden)
-        self.gate_proj = _weight(c.mlp, c.hidden, std=wide)
-        self.up_proj = _weight(c.mlp, c.hidden, std=wide)
-        self.down_proj = _weight(c.hidden, c.mlp, std=0.04 / math.sqrt(2 * c.layers))
+        self.gate_proj = random_weight(c.mlp, c.hidden, std=wide)
+        self.up_proj = random_weight(c.mlp, c.hidden, std=wide)
+        self.down_proj = random_weight(c.hidden, c.mlp, std=0.04 / math.sqrt(2 * c.layers))
 
 
 class Layer(nn.Module):
     def __init__(self, config, index):
         super().__init__()
-        self.input_layernorm = _norm(config.hidden)
+        self.input_layernorm = norm_weight(config.hidden, 0)
         if config.is_attention(index):
             self.self_attn = AttentionLayer(config)
         else:
             self.linear_attn = DeltaLayer(config)
-        self.post_attention_layernorm = _norm(config.hidden)
+        self.post_attention_layernorm = norm_weight(config.hidden, 0)
         self.mlp = Mlp(config)
 
 
@@ -219,9 +218,9 @@ class Model(nn.Module):
     def __init__(self, config, dtype=torch.float32):
         super().__init__()
         self.config, self.dtype, self.rule = config, dtype, delta_rule.plain
-        self.embed_tokens = _weight(config.vocabulary, config.hidden, std=0.02)
+        self.embed_tokens = random_weight(config.vocabulary, config.hidden, std=0.02)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
-        self.norm = _norm(config.hidden)
+        self.norm = norm_weight(config.hidden, 0)
         self.use_functions(compiled=False)
 
     def use_functions(self, compiled):
