@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import onnxruntime_genai
+from tables import OPERATORS
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build/release/lib/libdeltaworks_onnxruntime.so"
@@ -34,7 +35,6 @@ PHASES = ("prefill", "decode")
 # Of the logits, of their largest: in int4 ONNX Runtime rounds activations to 8 bits, which makes
 # much of a last bit; float32 agrees to 1e-6.
 ALLOWED_DIFFERENCE = 5e-2
-OPERATORS = ("LinearAttention", "CausalConvWithState")  # what the library replaces in these graphs
 
 
 def say(text):

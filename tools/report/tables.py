@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSTRUCTION_SETS = {"AVX3": "AVX-512"}  # Highway's name, the usual one
-OPERATORS = ("LinearAttention", "CausalConvWithState")  # of a dense graph, this library's
+OPERATORS = ("LinearAttention", "CausalConvWithState")  # what the library replaces in a dense graph
 SUMMARY = (
     ("gated_delta_net", "1 token"),
     ("gated_delta_net", "1024 tokens"),
