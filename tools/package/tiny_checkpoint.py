@@ -130,11 +130,7 @@ def make(kind, folder):
         if "embed_tokens" in name:
             value.data[TEXT["eos_token_id"]] /= 64  # near 0, so that no text ends early
     model.save_pretrained(folder)
-    stored = load_file(folder / "model.safetensors")
-    (embedding,) = (name for name in stored if name.endswith("embed_tokens.weight"))
-    # The builder of a drafter looks for it by this name, also where it is tied.
-    stored["lm_head.weight"] = stored[embedding].clone()
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    store_output_layer(folder)
     words = {f"<{token}>": token for token in range(VOCABULARY)}
     PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<0>")),
@@ -143,6 +139,14 @@ def make(kind, folder):
         eos_token="<2>",
     ).save_pretrained(folder)
     return model
+
+
+def store_output_layer(folder):
+    """The builder of a drafter looks for it by this name, also where it is tied."""
+    stored = load_file(folder / "model.safetensors")
+    (embedding,) = (name for name in stored if name.endswith("embed_tokens.weight"))
+    stored["lm_head.weight"] = stored[embedding].clone()
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def add_head(source, folder):

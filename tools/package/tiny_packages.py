@@ -9,6 +9,8 @@ NAME, a folder in FOLDER, is one of
     paged/bfloat16, paged/int4  the same in other precisions, without a drafter
     mtp/int4                    the same with a head that predicts a second token
     moe/float16, moe/int4       the same with four experts
+    demo/float16, demo/bfloat16, demo/int4
+                                the demonstration model with its trained drafter
 
 Nothing is changed afterwards, but the tokenizer, which no token needs, stays behind. Beside them,
 dense.json and moe.json have what transformers decodes greedily from the same checkpoint. A minute
@@ -31,6 +33,7 @@ from pathlib import Path
 import tiny_checkpoint as checkpoint
 
 PAGED = ("-e", "cuda", "--extra_options", "use_paged_attention=true", "state_update_capacity=7")
+DEMO = (*PAGED, "paged_block_size=32", "aux_hidden_state_layers=2,4,6", "max_draft_tokens=7")
 # Pages of 16 positions, so that a short text crosses their borders.
 PAGED += ("paged_block_size=16",)
 DRAFTER = ("aux_hidden_state_layers=1,3", "max_draft_tokens=7")
@@ -44,14 +47,18 @@ PACKAGES = {
     "moe/float16": ("-p", "fp16", *PAGED),
     # The experts' plain layout; the default one is for a GPU's tensor cores.
     "moe/int4": ("-p", "int4", *PAGED, "qmoe_weights_prepacked=0"),
+    "demo/float16": ("-p", "fp16", *DEMO),
+    "demo/bfloat16": ("-p", "bf16", *DEMO),
+    "demo/int4": ("-p", "int4", *DEMO),
 }
+MODEL = Path(__file__).resolve().parents[2] / "models/demo"
 LEFT_BEHIND = ("tokenizer.json", "tokenizer_config.json")
 
 
 def export(source, drafter, arguments, target):
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", source]
     command += ["-o", target, "-c", target / "cache", *arguments]
-    if "aux_hidden_state_layers=1,3" in arguments:
+    if any(argument.startswith("aux_hidden_state_layers=") for argument in arguments):
         command.append(f"dflash2_path={drafter}")
     subprocess.run(command, check=True)
     shutil.rmtree(target / "cache", ignore_errors=True)
@@ -74,11 +81,16 @@ def main():
             expected = json.dumps(checkpoint.greedy(model))
             (arguments.folder / f"{kind}.json").write_text(expected + "\n")
         checkpoint.add_head(folder / "dense", folder / "mtp")
+        demo = folder / "demo"
+        shutil.copytree(MODEL, demo)
+        checkpoint.store_output_layer(demo)
         for name in names:
-            kind = name.split("/")[0] if name.startswith(("moe", "mtp")) else "dense"
+            kind = name.split("/")[0]
+            source = folder / (kind if kind in ("moe", "mtp", "demo") else "dense")
+            drafter = demo / "dflash2" if source == demo else folder / "drafter"
             target = arguments.folder / name
             shutil.rmtree(target, ignore_errors=True)
-            export(folder / kind, folder / "drafter", PACKAGES[name], target)
+            export(source, drafter, PACKAGES[name], target)
             size = sum(file.stat().st_size for file in target.iterdir())
             print(f"{target}: {size:,} bytes")
 

@@ -6,9 +6,11 @@ ONNX Runtime folds those nodes when it loads the model, so they cost nothing aft
 """
 
 import json
+import math
 import re
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
@@ -18,24 +20,29 @@ DTYPES = {"F16": (TensorProto.FLOAT16, np.float16), "F32": (TensorProto.FLOAT, n
 class SafeTensors:
     """The header of a safetensors file: shape, type and place of each tensor.
 
-    `location` is the file's path as seen from the graph's folder.
+    `location` is the file's path as seen from the graph's folder; `config` that of its checkpoint.
     """
 
-    def __init__(self, path, location=None):
-        with open(path, "rb") as file:
+    def __init__(self, folder, location):
+        self.path, self.location = folder / location, location
+        with open(self.path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             self.entries = json.loads(file.read(length))
-        self.path, self.begin = path, 8 + length
-        self.location = location or path.name
+        self.begin = 8 + length
+        self.config = json.loads((self.path.parent / "config.json").read_text())
 
-    def initializer(self, name):
-        """An ONNX initializer whose bytes are those of the file."""
+    def initializer(self, name, part=None, shape=None):
+        """An ONNX initializer whose bytes are those of the file, or of one part of a tensor."""
         entry = self.entries[name]
         begin, end = entry["data_offsets"]
+        kind, dtype = DTYPES[entry["dtype"]]
+        if part is not None:
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            begin, end = begin + part * size, begin + (part + 1) * size
         tensor = TensorProto(
-            name=name,
-            data_type=DTYPES[entry["dtype"]][0],
-            dims=entry["shape"],
+            name=name if part is None else part_name(name, part),
+            data_type=kind,
+            dims=entry["shape"] if part is None else shape,
             data_location=TensorProto.EXTERNAL,
         )
         where = {
@@ -56,25 +63,42 @@ class SafeTensors:
         return flat.reshape(entry["shape"])
 
 
+def part_name(name, part):
+    return f"{name}[{part}]"
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """Concatenate `sources` along their rows, widen to float32, then transpose or add one."""
+    """Concatenate `sources` along their rows, widen to float32, then transpose or add one.
+
+    With `part`: the part of that number of the one source, cut into parts of `shape`.
+    """
 
     sources: tuple
     transpose: bool = False
     add_one: bool = False
+    part: int | None = None
+    shape: tuple = ()
 
     def evaluate(self, stored):
         value = np.concatenate([stored.array(s) for s in self.sources]).astype(np.float32)
+        if self.part is not None:
+            return value.reshape(-1, *self.shape)[self.part]
         value = value.T if self.transpose else value
         return value + np.float32(1) if self.add_one else value
+
+    def initializers(self, stored):
+        return [stored.initializer(source, self.part, self.shape) for source in self.sources]
 
     def nodes(self, stored, result):
         """The nodes that make `result` out of the stored tensors."""
         steps, value = [], self.sources[0]
         if len(self.sources) > 1:
             steps.append(("Concat", list(self.sources), {"axis": 0}))
-        if stored.entries[value]["dtype"] != "F32":
+        kind = stored.entries[value]["dtype"]
+        if self.part is not None:
+            value = part_name(value, self.part)
+        if kind != "F32":
             steps.append(("Cast", [], {"to": TensorProto.FLOAT}))
         if self.transpose:
             steps.append(("Transpose", [], {"perm": [1, 0]}))
@@ -118,10 +142,18 @@ PLAIN = (
 )
 
 
-def recipe(name):
-    """How to make the builder's initializer `name`; None when the checkpoint has no part in it."""
+# The stages of a drafter's dynamic convolution, as the builder calls them.
+STAGES = ("prepare", "finish")
+
+
+def recipe(name, shape):
+    """How to make the builder's initializer `name`; None when no checkpoint has a part in it."""
     if name == "lm_head.MatMul.weight":
         return Recipe((TEXT + "embed_tokens.weight",), transpose=True)
+    if name == "model.embed_tokens.weight":
+        return Recipe((TEXT + "embed_tokens.weight",))
+    if "dflash2" in name:
+        return drafter_recipe(re.sub("^/?dflash2[./]", "", name).replace("/", "."), shape)
     found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
     if not found:
         return None
@@ -136,25 +168,31 @@ def recipe(name):
     return Recipe((layer + part,)) if part in PLAIN else None
 
 
+def drafter_recipe(name, shape):
+    """Of a drafter's checkpoint: its projections are transposed, its convolutions cut up."""
+    if found := re.fullmatch(r"(.+)\.(\w+)\.base_kernel\.(\d)", name):
+        source, stage, tap = f"{found[1]}.base_kernel", STAGES.index(found[2]), int(found[3])
+        return Recipe((source,), part=len(STAGES) * stage + tap, shape=tuple(shape))
+    source = name.replace(".attn.", ".self_attn.").replace(".MatMul.", ".")
+    source = re.sub("^selector", "candidate_selector", source)
+    is_product = ".MatMul." in name or name.endswith("_proj.weight")
+    return Recipe((source,), transpose=is_product)
+
+
 def rotary(config, built):
-    """Constants and nodes for cos_cache and sin_cache, compared with the builder's."""
-    text = config["text_config"]
+    """Constants and nodes for cos_cache and sin_cache, a few numbers instead of megabytes.
+
+    They are compared with the builder's, which may have a prefix.
+    """
+    text = config.get("text_config", config)
     rope, rows = text["rope_parameters"], text["max_position_embeddings"]
-    dims = int(text["head_dim"] * rope["partial_rotary_factor"])
-    frequencies = rotary_frequencies(rope["rope_theta"], dims)
-    angles = np.arange(rows, dtype=np.float32)[:, None] * frequencies
-    for name, function in (("cos_cache", np.cos), ("sin_cache", np.sin)):
-        check(name, function(angles), built[name])
-    return rotary_nodes(frequencies, rows)
-
-
-def rotary_frequencies(base, dims):
+    dims = int(text["head_dim"] * rope.get("partial_rotary_factor", 1))
     exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
-    return (1 / np.float32(base) ** exponents).astype(np.float32)
-
-
-def rotary_nodes(frequencies, rows):
-    """Constants and nodes for cos_cache and sin_cache: a few numbers instead of megabytes."""
+    frequencies = (1 / np.float32(rope["rope_theta"]) ** exponents).astype(np.float32)
+    angles = np.arange(rows, dtype=np.float32)[:, None] * frequencies
+    caches = [next(n for n in built if n.endswith(name)) for name in ("cos_cache", "sin_cache")]
+    for name, function in zip(caches, (np.cos, np.sin), strict=True):
+        check(name, function(angles), built[name])
     values = {
         "begin": np.float32(0),
         "end": np.float32(rows),
@@ -168,17 +206,18 @@ def rotary_nodes(frequencies, rows):
         node("Range", [f"rotary/{k}" for k in ("begin", "end", "step")], ["rotary/positions"]),
         node("Unsqueeze", ["rotary/positions", "rotary/last_axis"], ["rotary/column"]),
         node("Mul", ["rotary/column", "rotary/frequencies"], ["rotary/angles"]),
-        node("Cos", ["rotary/angles"], ["cos_cache"]),
-        node("Sin", ["rotary/angles"], ["sin_cache"]),
+        node("Cos", ["rotary/angles"], caches[:1]),
+        node("Sin", ["rotary/angles"], caches[1:]),
     ]
     return constants, nodes
 
 
 def check(name, found, built):
-    """Ours must be the builder's value, which was rounded to float16, but for that rounding."""
+    """Ours must be the builder's value, which was rounded to 16 bits, but for that rounding."""
     if found.shape != built.shape:
         raise ValueError(f"{name}: the recipe gives {found.shape}, the builder {built.shape}")
     difference = np.abs(found.astype(np.float32) - built.astype(np.float32)).max(initial=0)
-    # float16 keeps 11 bits: a rounded weight differs by at most 2^-11 of itself.
-    if difference > 2.0**-11 * max(1.0, float(np.abs(built).max(initial=0))):
+    # float16 keeps 11 bits, bfloat16 8: what is rounded differs by at most 2^-11 or 2^-8 of itself.
+    rounding = 2.0**-8 if built.dtype == ml_dtypes.bfloat16 else 2.0**-11
+    if difference > rounding * max(1.0, float(np.abs(built).max(initial=0))):
         raise ValueError(f"{name}: the recipe differs from the builder's value by {difference}")
