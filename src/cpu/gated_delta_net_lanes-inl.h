@@ -23,11 +23,21 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr bool kHasRowLanes = kStripLanes >= 4;
 
-// With 32 registers one vector of rows and four residues of a column number in eight, with 16 two and two: each has
-// eight chains of fma, and 16 rows of 128 columns are 8 KiB.
-constexpr int kLaneVectors = kStripLanes == 16 ? 1 : 2;
+// Two vectors of rows share every key and query. With 32 registers four residues of a column number modulo 8 pass
+// together, with 16 two.
+constexpr int kLaneVectors = 2;
 constexpr int kResidues = kStripLanes == 16 ? 4 : 2;
 constexpr std::int64_t kLaneRows = kLaneVectors * kStripLanes;
+
+// x in all lanes, held in a register for both vectors: g++ 12 would load it again for each, which takes 1.1 to 1.2
+// times as long, for then loads bound a sweep.
+HWY_INLINE VStrip broadcast(float x) {
+  VStrip all = hn::Set(d_strip, x);
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC
+  asm("" : "+v"(all.raw));
+#endif
+  return all;
+}
 
 struct LaneSums {
   VStrip recalled[kLaneVectors], queried[kLaneVectors];
@@ -53,18 +63,22 @@ HWY_INLINE LaneSums sweep_residues(float* group, std::int64_t key_dim, const Tok
   for (std::int64_t i = 0; i < key_dim; i += 8) {
     for (int n = 0; n < kResidues; ++n) {
       const std::int64_t column = i + kResidue[n];
+      VStrip a_now = factor, k_now, a, k, q;
+      if constexpr (kUpdate && kPerKey) a_now = broadcast(decays_now[column]);
+      if constexpr (kUpdate) k_now = broadcast(key_now[column]);
+      if constexpr (kSum && kPerKey) a = broadcast(decays[column]);
+      if constexpr (kSum) k = broadcast(key[column]), q = broadcast(query[column]);
       for (int v = 0; v < kLaneVectors; ++v) {
         float* const at = group + column * kLaneRows + v * kStripLanes;
         auto x = hn::Load(d_strip, at);
         if constexpr (kUpdate) {
-          const auto a = kPerKey ? hn::Set(d_strip, decays_now[column]) : factor;
-          x = hn::Add(hn::Mul(a, x), hn::Mul(hn::Set(d_strip, key_now[column]), delta[v]));
+          x = hn::Add(hn::Mul(a_now, x), hn::Mul(k_now, delta[v]));
           hn::Store(x, d_strip, at);
         }
         if constexpr (kSum) {
-          if constexpr (kPerKey) x = hn::Mul(hn::Set(d_strip, decays[column]), x);
-          r[n][v] = hn::MulAdd(x, hn::Set(d_strip, key[column]), r[n][v]);
-          p[n][v] = hn::MulAdd(x, hn::Set(d_strip, query[column]), p[n][v]);
+          if constexpr (kPerKey) x = hn::Mul(a, x);
+          r[n][v] = hn::MulAdd(x, k, r[n][v]);
+          p[n][v] = hn::MulAdd(x, q, p[n][v]);
         }
       }
     }

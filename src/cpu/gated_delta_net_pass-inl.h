@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "contract/gated_delta_net.hpp"
 #include "cpu/gated_delta_net_block-inl.h"
@@ -26,6 +27,9 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::int64_t kTileFloats = 4096;  // 16 KiB, half of a small L1
+// With lanes along the key dimension tile, state rows, the next tile's and all keys lie in L1: a verification of eight
+// tokens takes 1.04 to 1.08 times as long with twice the tile.
+constexpr std::int64_t kKeyLaneTileFloats = kTileFloats / 2;
 constexpr std::int64_t kMaxTileRows = 32;
 constexpr std::int64_t kMaxLaneColumns = 512;
 constexpr std::int64_t kMaxLoneRows = 1024;  // of a token that is alone: they need not stay in L1
@@ -39,8 +43,8 @@ enum class Form { kLone, kKeyLanes, kRowLanes };
 
 // For `left` tokens of a sequence, which may be more than a block holds.
 HWY_INLINE Form form_of(std::int64_t left, std::int64_t value_dim, std::int64_t key_dim) {
-  // Transposing both ways costs as much as horizontal sums do over 12 tokens with 512 bits, over 50 with 256 bits.
-  constexpr std::int64_t kManyTokens = kStripLanes == 16 ? 16 : 64;
+  // Transposing both ways costs as much as the horizontal sums of 16 tokens.
+  constexpr std::int64_t kManyTokens = 16;
   if (left == 1 && key_dim % std::max<std::int64_t>(8, kStripLanes) == 0) return Form::kLone;
   const bool whole = value_dim % kLaneRows == 0 && key_dim % 8 == 0 && key_dim <= kMaxLaneColumns;
   return kHasRowLanes && whole && left >= kManyTokens ? Form::kRowLanes : Form::kKeyLanes;
@@ -101,10 +105,10 @@ struct Head {
   }
 };
 
-// One token of a group of rows: its deltas, and its outputs in place of its values.
+// One token of a group of rows: its deltas and its outputs, which may take the place of its values.
 template <bool kPerKey>
 HWY_INLINE void finish(const Token& token, const Sums& sums, bool recalls, float scale,
-                       float* delta, float* value) {
+                       float* delta, const float* value, float* output) {
   for (std::int64_t part = 0; part < kRowParts; ++part) {
     auto recalled = sums.recalled[part], queried = sums.queried[part];
     if constexpr (!kPerKey) {
@@ -118,7 +122,7 @@ HWY_INLINE void finish(const Token& token, const Sums& sums, bool recalls, float
     const auto change = hn::Mul(hn::Set(d_rows, token.beta), wanted);
     hn::StoreU(change, d_rows, delta + row);
     const auto read = hn::Add(queried, hn::Mul(hn::Set(d_rows, token.key_query), change));
-    hn::StoreU(hn::Mul(hn::Set(d_rows, scale), read), d_rows, value + row);
+    hn::StoreU(hn::Mul(hn::Set(d_rows, scale), read), d_rows, output + row);
   }
 }
 
@@ -164,15 +168,42 @@ struct Pass {
   Steps steps;
 };
 
-// The share of token `t` of `count` of the rows behind this tile that the next tile reads and writes in place of rows
-// row … row + rows − 1. All at once they would wait for each other: eight tokens from cold memory take 1.2 times as long.
+// The share of token `t` of the rows behind this tile that the next tile reads and writes in place of rows
+// row … row + rows − 1, `lines` cache lines a token. All at once they would wait for each other: eight tokens from cold
+// memory take 1.2 times as long.
 HWY_INLINE void fetch_next_tile(const Pass& pass, std::int64_t row, std::int64_t rows,
-                                std::int64_t t) {
-  const std::int64_t size = rows * pass.key_dim, count = pass.steps.count;
+                                std::int64_t lines, std::int64_t t) {
+  constexpr std::int64_t kLine = kCacheLine / static_cast<std::int64_t>(sizeof(float));
   const std::int64_t offset = (pass.rows + row) * pass.key_dim;
-  for (std::int64_t i = size * t / count; i < size * (t + 1) / count; i += 16) {
+  const std::int64_t end = std::min(rows * pass.key_dim, (t + 1) * lines * kLine);
+  for (std::int64_t i = t * lines * kLine; i < end; i += kLine) {
     fetch_to_l1(pass.from + offset + i);
     if (pass.from != pass.to) fetch_to_l1(pass.to + offset + i);
+  }
+}
+
+HWY_INLINE std::int64_t lines_per_token(const Pass& pass, std::int64_t rows) {
+  const std::int64_t bytes = rows * pass.key_dim * static_cast<std::int64_t>(sizeof(float));
+  return (bytes / kCacheLine + pass.steps.count) / pass.steps.count;
+}
+
+// Values and outputs of token `t` in the next tile, which lie pages apart.
+HWY_INLINE void fetch_rows(const Head<float>& head, std::int64_t t) {
+  fetch_to_l1(head.next_value + t * head.value_stride);
+  fetch_to_l1(head.next_output + t * head.output_stride);
+}
+
+// A call of memcpy for so few would cost a capturing call 3 %.
+HWY_INLINE void copy_rows(const float* from, std::int64_t rows, float* to) {
+  for (std::int64_t row = 0; row < rows; row += kRows) {
+    const std::int64_t n = std::min(kRows, rows - row);
+    if (n == kRows) {
+      for (std::int64_t part = 0; part < kRows; part += kRows / kRowParts) {
+        hn::StoreU(hn::LoadU(d_rows, from + row + part), d_rows, to + row + part);
+      }
+    } else {
+      std::copy_n(from + row, n, to + row);
+    }
   }
 }
 
@@ -180,7 +211,8 @@ HWY_INLINE void fetch_next_tile(const Pass& pass, std::int64_t row, std::int64_t
 // updated while the one after the next is summed, so that its deltas have long been ready.
 // kKeyDim, or 0 for any: a constant turns sixteen row pointers into one.
 template <bool kPerKey, std::int64_t kKeyDim>
-HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& tile) {
+HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, const Head<float>& head,
+                                 Tile& tile) {
   constexpr std::int64_t kLag = 2;
   Sums sums;
   const std::int64_t key_dim = kKeyDim > 0 ? kKeyDim : pass.key_dim;
@@ -206,22 +238,23 @@ HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, Tile& ti
     }
     const std::int64_t row = group * kRows;
     finish<kPerKey>(token, sums, pass.steps.recalls, pass.steps.scale, tile.delta + row,
-                    tile.value + row);
+                    head.value + row, head.output + row);
   }
 }
 
 // All tokens of a block over a tile of rows. Within a token the groups are independent: while one adds its partials, the
 // next one sweeps.
 template <bool kPerKey>
-HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
+HWY_NOINLINE void run_tile(const Pass& pass, const Head<float>& head, Tile& tile) {
   const std::int64_t padded = (pass.key_dim + 7) / 8 * 8;
   const std::int64_t done = pass.steps.form == Form::kLone ? pass.rows / kRows * kRows : 0;
   if (done > 0) {
     const auto run =
         pass.key_dim == 128 ? run_lone_token<kPerKey, 128> : run_lone_token<kPerKey, 0>;
-    run(pass, done / kRows, tile);
+    run(pass, done / kRows, head, tile);
   }
   Sums sums;
+  const std::int64_t lines = lines_per_token(pass, kRows);
   for (std::int64_t t = 0; t <= pass.steps.count; ++t) {
     for (std::int64_t row = done; row < pass.rows; row += kRows) {
       const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
@@ -234,13 +267,15 @@ HWY_NOINLINE void run_tile(const Pass& pass, Tile& tile) {
                     sums);
       if (t == pass.steps.count && !whole) write_ragged(group, rows, pass.key_dim, state.to);
       if (t == pass.steps.count) continue;
-      if (done == 0) fetch_next_tile(pass, row, kRows, t);
-      float* const value = tile.value + t * kMaxTileRows + row;
+      if (done == 0) fetch_next_tile(pass, row, kRows, lines, t);
       finish<kPerKey>(pass.steps.token[t], sums, pass.steps.recalls, pass.steps.scale, delta,
-                      value);
+                      head.value + t * head.value_stride + row,
+                      head.output + t * head.output_stride + row);
     }
-    if (t < std::min(pass.steps.captured, pass.steps.count)) {
-      std::copy_n(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
+    if (t == pass.steps.count) continue;
+    if (done == 0) fetch_rows(head, t);
+    if (t < pass.steps.captured) {
+      copy_rows(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
     }
   }
 }
@@ -269,11 +304,14 @@ HWY_INLINE void finish_lanes(const Token& token, const LaneSums& sums, bool reca
 // The lines of a group's values and outputs that later tokens need. Into L2 a tile ahead; into L1 only four tokens ahead,
 // for rows that lie pages apart share one L1 set. Without it a call of 1024 tokens takes 1.6 times as long.
 template <class T>
-HWY_INLINE void fetch_rows(const Head<T>& head, std::int64_t t, std::int64_t row) {
-  fetch_to_l2(head.next_value + t * head.value_stride + row);
-  fetch_to_l2(head.next_output + t * head.output_stride + row);
-  fetch_to_l1(head.value + (t + 4) * head.value_stride + row);
-  fetch_to_l1(head.output + (t + 4) * head.output_stride + row);
+HWY_INLINE void fetch_lane_rows(const Head<T>& head, std::int64_t t, std::int64_t row) {
+  constexpr std::int64_t kLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t r = row; r < row + kLaneRows; r += kLine) {
+    fetch_to_l2(head.next_value + t * head.value_stride + r);
+    fetch_to_l2(head.next_output + t * head.output_stride + r);
+    fetch_to_l1(head.value + (t + 4) * head.value_stride + r);
+    fetch_to_l1(head.output + (t + 4) * head.output_stride + r);
+  }
 }
 
 // All tokens of a block over a tile of whole groups, lanes along the rows.
@@ -281,6 +319,7 @@ template <bool kPerKey, class T>
 HWY_NOINLINE void run_row_lanes(const Pass& pass, const Head<T>& head, Tile& tile) {
   const std::int64_t key_dim = pass.key_dim, count = pass.steps.count;
   const Token* const token = pass.steps.token;
+  const std::int64_t lines = lines_per_token(pass, kLaneRows);
   for (std::int64_t row = 0; row < pass.rows; row += kLaneRows) {
     read_lanes(pass.from + row * key_dim, key_dim, tile.state + row * key_dim);
   }
@@ -293,12 +332,12 @@ HWY_NOINLINE void run_row_lanes(const Pass& pass, const Head<T>& head, Tile& til
       finish_lanes<kPerKey>(token[t], sums, pass.steps.recalls, pass.steps.scale,
                             head.value + t * head.value_stride + row,
                             head.output + t * head.output_stride + row, delta);
-      fetch_rows(head, t, row);
-      fetch_next_tile(pass, row, kLaneRows, t);
+      fetch_lane_rows(head, t, row);
+      fetch_next_tile(pass, row, kLaneRows, lines, t);
     }
     head.ahead.fetch(t);
     if (t < pass.steps.captured) {
-      std::copy_n(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
+      copy_rows(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
     }
   }
   const Token& last = token[count - 1];
@@ -309,42 +348,63 @@ HWY_NOINLINE void run_row_lanes(const Pass& pass, const Head<T>& head, Tile& til
   }
 }
 
+// Rows of a tile as float32 for all tokens of a block, with the outputs in their place, where groups of rows cannot pass in
+// the operands' own memory: other types, or rows that fill no group.
+template <bool kPerKey, class T>
+HWY_INLINE void run_converted(const Pass& pass, const Head<T>& head, Tile& tile) {
+  const auto size = static_cast<std::size_t>(pass.rows);
+  Head<float> converted{};
+  converted.value = converted.output = tile.value;
+  converted.value_stride = converted.output_stride = kMaxTileRows;
+  converted.next_value = converted.next_output = tile.value;
+  for (std::int64_t t = 0; t < pass.steps.count; ++t) {
+    float* const value = tile.value + t * kMaxTileRows;
+    convert(head.value + t * head.value_stride, value, size);
+    std::fill(value + pass.rows, value + (pass.rows + kRows - 1) / kRows * kRows, 0.0f);
+  }
+  run_tile<kPerKey>(pass, converted, tile);
+  for (std::int64_t t = 0; t < pass.steps.count; ++t) {
+    convert(tile.value + t * kMaxTileRows, head.output + t * head.output_stride, size);
+  }
+}
+
+template <bool kPerKey, class T>
+HWY_INLINE void run_rows(const Pass& pass, const Head<T>& head, Tile& tile) {
+  if (pass.steps.form == Form::kRowLanes) {
+    run_row_lanes<kPerKey>(pass, head, tile);
+    return;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (pass.rows % kRows == 0) {
+      run_tile<kPerKey>(pass, head, tile);
+      return;
+    }
+  }
+  run_converted<kPerKey>(pass, head, tile);
+}
+
+HWY_INLINE std::int64_t tile_rows_of(Form form, std::int64_t key_dim) {
+  if (form == Form::kLone) return kMaxLoneRows;
+  const std::int64_t padded = (key_dim + 7) / 8 * 8;
+  const std::int64_t group = form == Form::kRowLanes ? kLaneRows : kRows;
+  const std::int64_t floats = form == Form::kRowLanes ? kTileFloats : kKeyLaneTileFloats;
+  return std::clamp(floats / padded / group * group, group, kMaxTileRows);
+}
+
 template <class T>
 void run_block(const float* from, float* to, std::int64_t all_rows, std::int64_t key_dim,
                const Head<T>& head, const Steps& steps) {
   Tile tile;
-  const std::int64_t padded = (key_dim + 7) / 8 * 8;
-  const std::int64_t group = steps.form == Form::kRowLanes ? kLaneRows : kRows;
-  const std::int64_t tile_rows =
-      steps.form == Form::kLone
-          ? kMaxLoneRows
-          : std::clamp(kTileFloats / padded / group * group, group, kMaxTileRows);
+  const std::int64_t tile_rows = tile_rows_of(steps.form, key_dim);
   for (std::int64_t row = 0; row < all_rows; row += tile_rows) {
     const std::int64_t rows = std::min(tile_rows, all_rows - row);
-    const auto size = static_cast<std::size_t>(rows);
     Pass pass{from + row * key_dim, to + row * key_dim, rows, key_dim, steps};
     if (steps.captured > 0) pass.steps.deltas += row;
-    if (steps.form == Form::kRowLanes) {
-      const Head<T> part = head.tile(row, rows, all_rows);
-      if (steps.token[0].decays != nullptr) {
-        run_row_lanes<true>(pass, part, tile);
-      } else {
-        run_row_lanes<false>(pass, part, tile);
-      }
-      continue;
-    }
-    for (std::int64_t t = 0; t < steps.count; ++t) {
-      float* const value = tile.value + t * kMaxTileRows;
-      convert(head.value + t * head.value_stride + row, value, size);
-      std::fill(value + rows, value + (rows + kRows - 1) / kRows * kRows, 0.0f);
-    }
+    const Head<T> part = head.tile(row, rows, all_rows);
     if (steps.token[0].decays != nullptr) {
-      run_tile<true>(pass, tile);
+      run_rows<true>(pass, part, tile);
     } else {
-      run_tile<false>(pass, tile);
-    }
-    for (std::int64_t t = 0; t < steps.count; ++t) {
-      convert(tile.value + t * kMaxTileRows, head.output + t * head.output_stride + row, size);
+      run_rows<false>(pass, part, tile);
     }
   }
 }
