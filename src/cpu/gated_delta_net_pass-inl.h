@@ -244,9 +244,10 @@ HWY_NOINLINE void run_lone_token(const Pass& pass, std::int64_t groups, const He
 
 // All tokens of a block over a tile of rows. Within a token the groups are independent: while one adds its partials, the
 // next one sweeps.
-template <bool kPerKey>
-HWY_NOINLINE void run_tile(const Pass& pass, const Head<float>& head, Tile& tile) {
-  const std::int64_t padded = (pass.key_dim + 7) / 8 * 8;
+template <bool kPerKey, std::int64_t kKeyDim>
+HWY_NOINLINE void run_tile_of(const Pass& pass, const Head<float>& head, Tile& tile) {
+  const std::int64_t key_dim = kKeyDim > 0 ? kKeyDim : pass.key_dim;
+  const std::int64_t padded = (key_dim + 7) / 8 * 8;
   const std::int64_t done = pass.steps.form == Form::kLone ? pass.rows / kRows * kRows : 0;
   if (done > 0) {
     const auto run =
@@ -257,15 +258,15 @@ HWY_NOINLINE void run_tile(const Pass& pass, const Head<float>& head, Tile& tile
   const std::int64_t lines = lines_per_token(pass, kRows);
   for (std::int64_t t = 0; t <= pass.steps.count; ++t) {
     for (std::int64_t row = done; row < pass.rows; row += kRows) {
-      const std::int64_t offset = row * pass.key_dim, rows = std::min(kRows, pass.rows - row);
-      const InState state{pass.from + offset, pass.to + offset, pass.key_dim};
-      const bool whole = rows == kRows && padded == pass.key_dim;
+      const std::int64_t offset = row * key_dim, rows = std::min(kRows, pass.rows - row);
+      const InState state{pass.from + offset, pass.to + offset, key_dim};
+      const bool whole = rows == kRows && padded == key_dim;
       float* const group = tile.state + (row - done) * padded;
       float* const delta = tile.delta + row;
-      if (t == 0 && !whole) read_ragged(state.from, rows, pass.key_dim, group);
+      if (t == 0 && !whole) read_ragged(state.from, rows, key_dim, group);
       step<kPerKey>(state, group, whole, padded, pass.steps.token, t, pass.steps.count, delta,
                     sums);
-      if (t == pass.steps.count && !whole) write_ragged(group, rows, pass.key_dim, state.to);
+      if (t == pass.steps.count && !whole) write_ragged(group, rows, key_dim, state.to);
       if (t == pass.steps.count) continue;
       if (done == 0) fetch_next_tile(pass, row, kRows, lines, t);
       finish<kPerKey>(pass.steps.token[t], sums, pass.steps.recalls, pass.steps.scale, delta,
@@ -278,6 +279,12 @@ HWY_NOINLINE void run_tile(const Pass& pass, const Head<float>& head, Tile& tile
       copy_rows(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
     }
   }
+}
+
+template <bool kPerKey>
+HWY_INLINE void run_tile(const Pass& pass, const Head<float>& head, Tile& tile) {
+  const auto run = pass.key_dim == 128 ? run_tile_of<kPerKey, 128> : run_tile_of<kPerKey, 0>;
+  run(pass, head, tile);
 }
 
 // The deltas of a group's rows for one token, and its outputs.
