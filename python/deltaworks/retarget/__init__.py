@@ -43,8 +43,8 @@ def retarget(
 
     `source` is only read. `target` is replaced if this function made it, once the new one is whole.
     Raises Refused for what would not run, with a reason for each kind of node of all graphs (where
-    the folder, the configuration or a graph cannot be read, with that alone); ImportError without
-    onnx.
+    the folder, the configuration or a graph cannot be read, with that alone); OSError for what the
+    file system refuses, after which the target is as it was; ImportError without onnx.
     """
     try:
         from .configuration import Options
@@ -57,5 +57,8 @@ def retarget(
             "pip install 'deltaworks[retarget]', or pip install onnx",
             name="onnx",
         ) from error
+    for name, number in (("cache_bytes", cache_bytes), ("max_batch_size", max_batch_size)):
+        if number is not None and number < 1:
+            raise ValueError(f"retarget: {name} is {number}, expected at least 1")
     options = Options(keep_float16, int8_activations, cache_bytes, max_batch_size, link)
     return convert(Path(source), Path(target), options, progress)

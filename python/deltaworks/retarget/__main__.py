@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from pathlib import Path
 
 from . import Refused, retarget
 
 LARGE = 256 << 20  # bytes: from about a second on
+HINTS = {
+    errno.ENOSPC: "a target needs the room of its source: free some, give a folder on another "
+    "disk, or share the weights with --link",
+    errno.EXDEV: "hard links need one file system: leave out --link, or give a target there",
+    errno.EACCES: "the source must be readable, and the target's parent folder writable",
+    errno.EPERM: "this file system has no such links: leave out --link",
+    errno.EROFS: "give a target on a file system that can be written",
+}
 
 
 def bar(file: str, done: int, size: int) -> None:
@@ -82,8 +91,13 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"{options.target} is not written: {error}", file=sys.stderr)
+        print(f"{options.target} is as it was: {error}", file=sys.stderr)
+        if error.errno in HINTS:
+            print(HINTS[error.errno], file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"\nstopped; {options.target} is as it was", file=sys.stderr)
+        return 130
     print(*changes, sep="\n")
     print(f"{options.target} is ready for the CPU")
     return 0

@@ -9,10 +9,10 @@ from typing import Any
 from onnx import ModelProto, NodeProto, helper
 
 from ._refused import Refused
+from .fields import PARTS, mistakes
 from .graph import Graph
 
 LIBRARY = "libdeltaworks_onnxruntime.so"
-PARTS = ("decoder", "dflash2", "mtp")  # that have a graph of this tool's kind
 # Inputs that are caches in blocks, and states of a request, of which GenAI keeps two banks.
 CACHES: dict[str, tuple[int, ...]] = {"PagedAttention": (3, 4)}
 STATES: dict[str, tuple[int, ...]] = {"GatedDeltaNet": (6,), "VarlenCausalConvWithState": (4,)}
@@ -35,12 +35,17 @@ class Options:
 
 def refusals(config: Config) -> list[str]:
     """Why this is no package for this tool; nothing when it is one."""
-    model = config.get("model")
-    model = model if isinstance(model, dict) else {}
-    decoder = model.get("decoder")
-    if not isinstance(decoder, dict) or "filename" not in decoder:
+    if wrong := mistakes(config):
+        return wrong
+    model = config.get("model", {})
+    decoder = model.get("decoder", {})
+    if "filename" not in decoder:
         return ["genai_config.json names no model.decoder.filename: give the builder's folder"]
-    reasons = []
+    reasons = [
+        f"genai_config.json names no model.{name}.filename: build the package again"
+        for name, part in parts(config).items()
+        if "filename" not in part
+    ]
     needed = {"block_size", "max_batch_size"} <= set(section(config))
     if not needed or "block_table" not in decoder.get("inputs", {}):
         reasons.append(
@@ -79,12 +84,15 @@ class Memory:
         )
 
 
-def memory_of(model: ModelProto) -> Memory:
+def memory_of(name: str, model: ModelProto) -> Memory:
     graph = Graph(model.graph)
     position = request = 0
-    for node in model.graph.node:
-        position += sum(bytes_of(graph, name, 2) for name in inputs(node, CACHES))
-        request += sum(bytes_of(graph, name, 1) for name in inputs(node, STATES))
+    try:
+        for node in model.graph.node:
+            position += sum(bytes_of(graph, value, 2) for value in inputs(node, CACHES))
+            request += sum(bytes_of(graph, value, 1) for value in inputs(node, STATES))
+    except Refused as refused:
+        raise Refused([f"{name}, {reason}" for reason in refused.reasons]) from None
     return Memory(position, BANKS * request)
 
 
@@ -94,10 +102,16 @@ def inputs(node: NodeProto, table: dict[str, tuple[int, ...]]) -> list[str]:
 
 
 def bytes_of(graph: Graph, name: str, leading: int) -> int:
-    """Of a value without its leading extents; 0 where the graph does not tell."""
+    """Of a value without its leading extents."""
     shape, kind = graph.shape(name), graph.element_type(name)
-    if shape is None or kind == 0:
-        return 0
+    if shape is None or kind == 0 or min(shape[leading:], default=0) < 1:
+        raise Refused(
+            [
+                f"the cache or state {name}: the graph does not tell its type and its extents "
+                f"(-1 is an unknown one: {shape}), of which memory is planned: build the package "
+                "again"
+            ]
+        )
     return math.prod(shape[leading:]) * helper.tensor_dtype_to_np_dtype(kind).itemsize
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, NodeProto, ValueInfoProto, defs, numpy_helper
 
 Array = NDArray[np.generic]
 
@@ -41,8 +41,9 @@ class Graph:
     def constant(self, name: str) -> Array | None:
         """The value of a constant that the graph's own file holds."""
         node = self.producers.get(name)
-        if node is not None and node.op_type == "Constant" and node.attribute[0].name == "value":
-            return numpy_helper.to_array(node.attribute[0].t)
+        if node is not None and node.op_type == "Constant":
+            values = [a.t for a in node.attribute if a.name == "value"]
+            return numpy_helper.to_array(values[0]) if values else None
         tensor = self.initializers.get(name)
         if tensor is not None and not tensor.external_data:
             return numpy_helper.to_array(tensor)
@@ -62,6 +63,31 @@ class Graph:
             return None
         dims = self.values[name].type.tensor_type.shape.dim
         return [dim.dim_value if dim.HasField("dim_value") else -1 for dim in dims]
+
+
+def damage(proto: GraphProto) -> str:
+    """What tells that the file is not as it was written; empty where nothing does.
+
+    Names that are no text come as bytes from protobuf.
+    """
+    values = [*proto.input, *proto.output, *proto.value_info, *proto.initializer]
+    if not all(isinstance(value.name, str) for value in values):
+        return "a value's name is no text"
+    known = {value.name for value in (*proto.input, *proto.initializer)}
+    for node in proto.node:
+        names = [node.op_type, node.domain, node.name, *node.input, *node.output]
+        if not all(isinstance(name, str) for name in (*names, *(a.name for a in node.attribute))):
+            return "a node's names are no text"
+        what = f'node "{node.name or node.op_type}"'
+        if missing := [name for name in node.input if name and name not in known]:
+            return f"{what} reads {missing[0]}, which nothing before it makes"
+        is_onnx = node.domain == "" and defs.has(node.op_type)
+        needed = defs.get_schema(node.op_type).min_input if is_onnx else 0
+        if len(node.input) < needed:
+            return f"{what} has {len(node.input)} inputs, expected {needed}"
+        known.update(node.output)
+    missing = [value.name for value in proto.output if value.name not in known]
+    return f"nothing makes the output {missing[0]}" if missing else ""
 
 
 def attribute(node: NodeProto, name: str, otherwise: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from .. import __version__, onnxruntime_library
 from . import Progress, configuration, served
 from ._refused import Refused
 from .configuration import LIBRARY, Config, Options, memory_of
+from .graph import damage
 from .rewrite import rewrite
 
 CONFIGURATION = "genai_config.json"
@@ -43,6 +45,8 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
     reasons = []
     for part in configuration.parts(package.config).values():
         name = part["filename"]
+        if name in package.models:
+            refuse([f"{CONFIGURATION} names {name} twice, for two parts: build the package again"])
         model = package.models[name] = read_model(source / name)
         reasons += stored_refusals(source, part, model)
         changes = rewrite(part, model, options)
@@ -51,7 +55,10 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
         reasons += [f"{name}, {text}" for text in served.refusals(model)]
     refuse(reasons)
     parts = configuration.parts(package.config)
-    memories = {name: memory_of(package.models[part["filename"]]) for name, part in parts.items()}
+    memories = {
+        name: memory_of(part["filename"], package.models[part["filename"]])
+        for name, part in parts.items()
+    }
     package.changes += configuration.for_cpu(package.config, memories, options)
     rename_tokenizer(package)
     write(package, target, options.link, progress)
@@ -60,9 +67,9 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
 
 def rename_tokenizer(package: Package) -> None:
     path = package.source / TOKENIZER
-    settings = json.loads(path.read_text()) if path.is_file() else {}
+    settings = read_object(path) if path.is_file() else {}
     found = settings.get("tokenizer_class")
-    if found in TOKENIZER_CLASSES:
+    if isinstance(found, str) and found in TOKENIZER_CLASSES:
         settings["tokenizer_class"] = TOKENIZER_CLASSES[found]
         package.texts[TOKENIZER] = json.dumps(settings, indent=2) + "\n"
         package.changes.append(
@@ -80,13 +87,17 @@ def read_configuration(source: Path) -> Config:
     path = source / CONFIGURATION
     if not path.is_file():
         raise Refused([f"{source} has no {CONFIGURATION}: give the folder that the builder wrote"])
+    return read_object(path)
+
+
+def read_object(path: Path) -> Config:
     try:
-        config = json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except ValueError as error:
-        raise Refused([f"{path} is no JSON: {error}"]) from error
-    if not isinstance(config, dict):
+        raise Refused([f"{path} is no JSON: {error}: build the package again"]) from error
+    if not isinstance(found, dict):
         raise Refused([f"{path} holds no JSON object: give the folder that the builder wrote"])
-    return config
+    return found
 
 
 def folder_refusals(source: Path, target: Path) -> list[str]:
@@ -109,23 +120,28 @@ def read_model(path: Path) -> ModelProto:
     if not path.is_file():
         raise Refused([f"{path} is missing, which {CONFIGURATION} names: build the package again"])
     try:
-        return onnx.load(path, load_external_data=False)
+        model = onnx.load(path, load_external_data=False)
+    except OSError:
+        raise
     except Exception as error:  # protobuf's, which onnx does not name
         raise Refused([f"{path} is no ONNX model ({error}): build the package again"]) from error
+    if why := damage(model.graph):
+        raise Refused([f"{path} is damaged: {why}: build the package again"])
+    return model
 
 
 def stored_refusals(source: Path, part: Config, model: ModelProto) -> list[str]:
     """Weights that are not where the graph, or shared_initializers, says."""
     stored = {t.name: {e.key: e.value for e in t.external_data} for t in model.graph.initializer}
-    files = {place["location"] for place in stored.values() if place}
+    ends: dict[str, int] = {}  # of each file with weights: the bytes that it must have
     name = part["filename"]
-    reasons = [
-        f"{name}: no file {f}, which holds weights, in {source}"
-        if Path(f).name == f
-        else f"{name}: the file {f}, which holds weights, lies in a subfolder, which is not copied"
-        for f in sorted(files)
-        if Path(f).name != f or not (source / f).is_file()
-    ]
+    for place in filter(None, stored.values()):
+        numbers = [place.get(key) or "0" for key in ("offset", "length")]
+        if not all(str(number).isdecimal() for number in numbers):
+            return [f"{name}: a weight lies at {place}, which is no place: build the package again"]
+        location = place.get("location", "")
+        ends[location] = max(ends.get(location, 0), sum(map(int, numbers)))
+    reasons = [why for f in sorted(ends) if (why := file_reason(source, name, f, ends[f]))]
     for entry in part.get("shared_initializers", []):
         place = stored.get(entry["name"], {})
         found = (place.get("location"), int(place.get("offset", 0)))
@@ -134,13 +150,31 @@ def stored_refusals(source: Path, part: Config, model: ModelProto) -> list[str]:
     return reasons
 
 
+def file_reason(source: Path, graph: str, name: str, end: int) -> str:
+    """Why a file with weights cannot be taken along; empty when it can."""
+    if not name:
+        return f"{graph}: a weight names no file: build the package again"
+    if Path(name).name != name:
+        where = "in a subfolder or elsewhere, from where nothing is copied"
+        return f"{graph}: the file {name}, which holds weights, lies {where}"
+    if not (source / name).is_file():
+        return f"{graph}: no file {name}, which holds weights, in {source}"
+    size = (source / name).stat().st_size
+    if size < end:
+        return f"{graph}: {name} has {size:,} bytes, but weights up to {end:,}: it is not whole"
+    return ""
+
+
 def write(package: Package, target: Path, link: bool, progress: Progress) -> None:
     """Makes the folder beside the target and then gives it the target's name."""
+    target = target.resolve()  # what a link leads to is replaced, not the link
     fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    fresh.mkdir(parents=True)
+    remove_leftovers(target, "partial")
+    parents = [path for path in fresh.parents if not path.exists()]
     try:
+        fresh.mkdir(parents=True)
         for path in sorted(package.source.iterdir()):
-            changed = (CONFIGURATION, *package.models, *package.texts)
+            changed = (CONFIGURATION, LIBRARY, *package.models, *package.texts)
             if path.name not in changed and path.is_file():
                 transfer(path, fresh / path.name, link, progress)
         for name, text in package.texts.items():
@@ -163,12 +197,24 @@ def write(package: Package, target: Path, link: bool, progress: Progress) -> Non
             except BaseException:
                 old.rename(target)
                 raise
-            shutil.rmtree(old)
+            remove_leftovers(target, "old", os.getpid())
         else:
             fresh.rename(target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
+        for path in parents:
+            with contextlib.suppress(OSError):  # there is nothing, or something of others
+                path.rmdir()
         raise
+
+
+def remove_leftovers(target: Path, kind: str, own: int = 0) -> None:
+    """What runs that were killed left beside the target, and the run `own`."""
+    begin = f".{target.name}.{kind}-"
+    for path in target.parent.iterdir() if target.parent.is_dir() else []:
+        run = path.name.removeprefix(begin) if path.name.startswith(begin) else ""
+        if run == str(own) or (run.isdecimal() and not Path("/proc", run).exists()):
+            shutil.rmtree(path)
 
 
 def transfer(source: Path, target: Path, link: bool, progress: Progress) -> None:

@@ -94,7 +94,7 @@ def value_of(attribute: AttributeProto) -> int | float | str | None:
         return int(attribute.i)
     if attribute.type == AttributeProto.FLOAT:
         return float(attribute.f)
-    return attribute.s.decode() if attribute.type == AttributeProto.STRING else None
+    return attribute.s.decode(errors="replace") if attribute.type == AttributeProto.STRING else None
 
 
 def runtime_reason(model: ModelProto, graph: Graph, node: NodeProto) -> str:
