@@ -99,15 +99,12 @@ void check_cuda_extents(const contract::GatedDeltaNetGeometry& g) {
   check("state_update_capacity", g.capacity);
 }
 
-// That of a call's longest sequences.
+// Chunked where any sequence's tokens are.
 template <class T, class G>
 const char* engine_name(const GatedDeltaNetArgs<T, G>& args,
                         const contract::GatedDeltaNetGeometry& g) {
-  for (std::int64_t b = 0; b < g.sequences && args.engine == Engine::kChunked; ++b) {
-    const std::int64_t captured =
-        g.capacity > 0 && args.state_update_active ? std::max(0, (*args.capture_count)(b)) : 0;
-    const std::int64_t length = args.cu_seqlens(b + 1) - args.cu_seqlens(b);
-    if (contract::chunked_tokens(g, args.engine, length, captured) > 0) return "chunked";
+  for (std::int64_t b = 0; b < g.sequences; ++b) {
+    if (contract::chunked_tokens(args, g, b) > 0) return "chunked";
   }
   return "recurrent";
 }
