@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "support/compare.hpp"
 #include "support/gated_delta_net_problem.hpp"
@@ -206,6 +207,35 @@ TEST_P(GatedDeltaNetLaws, ThreadsChangeNoBit) {
     Threads threads(count);
     ASSERT_EQ(problem.run(threads.cpu()), one) << count << " threads";
   }
+}
+
+// With fewer heads than processors, tasks share the rows of a head: on five threads, and from the last task to the first.
+TEST_P(GatedDeltaNetLaws, FewHeadsOnManyThreadsKeepTheirBits) {
+  if (testing::is_on_cuda()) GTEST_SKIP() << "threads are the CPU's";
+  const auto backwards = [](void* most, std::int64_t tasks, ParallelFor::Task task, void* data) {
+    *static_cast<std::int64_t*>(most) = tasks;
+    while (tasks > 0) task(data, --tasks);
+  };
+  bool has_split = std::thread::hardware_concurrency() < 2;
+  for (int round = 0; round < kRounds; ++round) {
+    Random random(3100 + round);
+    const GatedDeltaNetOptions options{
+        .cu_seqlens = random.cu_seqlens(random.integer(1, 2), 0, 80),
+        .heads_per_key = random.integer(1, 3),
+        .key_dim = round % 4 == 0 ? 100 : 128,
+        .value_dim = round % 3 == 0 ? 100 : 128,
+        .capacity = random.integer(0, 8),
+        .decay_per_key = random.integer(0, 3) == 0,
+        .engine = round % 5 == 0 ? Engine::kChunked : Engine::kRecurrent};
+    const GatedDeltaNetProblem<float> problem(random, options);
+    const auto expected = problem.run();
+    ASSERT_EQ(problem.run(Threads(5).cpu()), expected) << "round " << round;
+    std::int64_t tasks = 0;
+    ASSERT_EQ(problem.run({.parallel_for = {.run = backwards, .pool = &tasks}}), expected)
+        << "round " << round;
+    has_split |= tasks > problem.sequences() * problem.value_heads();
+  }
+  EXPECT_TRUE(has_split);
 }
 
 // Replay of n captured tokens is the state after n tokens, for every n; in place too.

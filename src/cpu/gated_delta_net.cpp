@@ -2,7 +2,7 @@
 // to kMaxBlock tokens.
 //
 // A task owns one value head of one sequence, or in a longer sequence all value heads of a key
-// head. State rows are independent, so a task works through them in tiles that stay in L1 while all
+// head, or with few heads some rows of them. State rows are independent, so a task works through them in tiles that stay in L1 while all
 // tokens of a block pass: the update of one token and the two sums of the next share one sweep
 // (load, multiply, multiply, add, store, two fma). Lanes run along the key dimension, the layout of
 // the state, or for many tokens along the rows, in transposed tiles (enum Form). Tokens that the
@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 #include <tuple>
 
 #include "contract/engine.hpp"
@@ -29,11 +30,19 @@
 #define DELTAWORKS_CPU_GATED_DELTA_NET_KERNELS_
 namespace deltaworks::cpu {
 
+// Of a sequence: from here on the heads that share a key are one task.
+constexpr std::int64_t kManyTokens = 16;
+
+// The rows of each value head are cut into `parts` for tasks of their own.
+struct RowPart {
+  std::int64_t part, parts;
+};
+
 // One instruction set's kernels: all tokens of value head h of sequence b.
 template <class T, class G = float>
 using RunHead = void (*)(const GatedDeltaNetArgs<T, G>& args,
                          const contract::GatedDeltaNetGeometry& geometry, std::int64_t b,
-                         std::int64_t h);
+                         std::int64_t h, RowPart rows);
 
 struct GatedDeltaNetKernels {
   std::tuple<RunHead<float>, RunHead<Float16>, RunHead<BFloat16>, RunHead<Float16, Float16>,
@@ -54,20 +63,21 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One sequence of a call.
+// One sequence of a call, and the rows of its value heads that a task has.
 struct Sequence {
   std::int64_t b, start, length;
   bool is_skipped, starts_from_zero;
   std::int64_t slot_in, slot_out;
+  std::int64_t row, rows;
 };
 
 template <class T, class G>
-Sequence sequence_of(const GatedDeltaNetArgs<T, G>& args, std::int64_t b) {
+Sequence sequence_of(const GatedDeltaNetArgs<T, G>& args, std::int64_t b, std::int64_t rows) {
   const std::int64_t start = args.cu_seqlens(b), length = args.cu_seqlens(b + 1) - start;
   const std::int64_t in = args.slots_in ? (*args.slots_in)(b) : b;
   const std::int64_t out = args.slots_out ? (*args.slots_out)(b) : b;
   const bool from_zero = !args.initial_state || (args.fresh && (*args.fresh)(b) != 0);
-  return {b, start, length, in < 0 || out < 0, from_zero, in, out};
+  return {b, start, length, contract::is_skipped(args, b), from_zero, in, out, 0, rows};
 }
 
 // Where one head's parts of a sequence's capsule lie, and how many tokens go there.
@@ -85,30 +95,39 @@ Capsule capsule_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDel
   const std::int64_t columns = g.decay_per_key ? g.key_dim : 1;
   const std::int64_t key_head = h / g.heads_per_key();
   float* const row = args.state_update->row(sequence.b);
-  const std::int64_t limit =
-      args.state_update_active && !sequence.is_skipped ? std::min(g.capacity, sequence.length) : 0;
-  return {row + h * columns, row + g.capacity * g.decays() + key_head * g.key_dim,
-          row + g.capacity * (g.decays() + g.key_heads * g.key_dim) + h * g.value_dim,
-          std::clamp<std::int64_t>((*args.capture_count)(sequence.b), 0, limit)};
+  return {
+      row + h * columns, row + g.capacity * g.decays() + key_head * g.key_dim,
+      row + g.capacity * (g.decays() + g.key_heads * g.key_dim) + h * g.value_dim + sequence.row,
+      contract::captured_tokens(args, g, sequence.b)};
 }
 
-// Zeros in all slots: tokens that are captured overwrite them. The group's first head owns the shared keys.
+// Who writes what a head shares among the parts of its rows, and a group of heads among its heads.
+HWY_INLINE bool owns_decays(const Sequence& sequence) { return sequence.row == 0; }
+HWY_INLINE bool owns_keys(const contract::GatedDeltaNetGeometry& g, const Sequence& sequence,
+                          std::int64_t h) {
+  return sequence.row == 0 && h % g.heads_per_key() == 0;
+}
+
+// Zeros in all slots: tokens that are captured overwrite them.
 template <class T, class G>
 void clear_capsule(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
                    const Sequence& sequence, std::int64_t h) {
   const Capsule capsule = capsule_of(args, g, sequence, h);
   for (std::int64_t slot = 0; slot < g.capacity; ++slot) {
-    std::fill_n(capsule.decays + slot * g.decays(), g.decays() / g.value_heads, 0.0f);
-    std::fill_n(capsule.deltas + slot * g.value_heads * g.value_dim, g.value_dim, 0.0f);
-    if (h % g.heads_per_key() == 0) {
+    if (owns_decays(sequence)) {
+      std::fill_n(capsule.decays + slot * g.decays(), g.decays() / g.value_heads, 0.0f);
+    }
+    std::fill_n(capsule.deltas + slot * g.value_heads * g.value_dim, sequence.rows, 0.0f);
+    if (owns_keys(g, sequence, h)) {
       std::fill_n(capsule.keys + slot * g.key_heads * g.key_dim, g.key_dim, 0.0f);
     }
   }
 }
 
-void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, std::int64_t h,
-                            const Capsule& capsule, std::int64_t first, const Layout& layout,
-                            const Token* token, std::int64_t count) {
+void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, const Sequence& sequence,
+                            std::int64_t h, const Capsule& capsule, std::int64_t first,
+                            const Layout& layout, const Token* token, std::int64_t count) {
+  if (!owns_decays(sequence)) return;
   for (std::int64_t t = 0; t < count && first + t < capsule.captured; ++t) {
     float* const decays = capsule.decays + (first + t) * g.decays();
     if (g.decay_per_key) {
@@ -116,7 +135,7 @@ void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, std::int64
     } else {
       *decays = token[t].factor;
     }
-    if (h % g.heads_per_key() == 0) {
+    if (owns_keys(g, sequence, h)) {
       layout.gather(token[t].key, capsule.keys + (first + t) * g.key_heads * g.key_dim);
     }
   }
@@ -126,12 +145,13 @@ void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, std::int64
 template <class T, class G>
 void open_state(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
                 const Sequence& sequence, std::int64_t h) {
-  const std::int64_t size = g.value_dim * g.key_dim;
-  float* const to = args.final_state.row(sequence.slot_out) + h * size;
+  const std::int64_t offset = (h * g.value_dim + sequence.row) * g.key_dim;
+  const std::int64_t size = sequence.rows * g.key_dim;
+  float* const to = args.final_state.row(sequence.slot_out) + offset;
   if (sequence.starts_from_zero) {
     std::fill_n(to, size, 0.0f);
   } else if (sequence.length == 0) {
-    const float* const from = args.initial_state->row(sequence.slot_in) + h * size;
+    const float* const from = args.initial_state->row(sequence.slot_in) + offset;
     if (from != to) std::copy_n(from, size, to);
   }
 }
@@ -139,7 +159,7 @@ void open_state(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaN
 template <class T>
 void skip_head(const View<T, 3>& output, const Sequence& sequence, std::int64_t h) {
   for (std::int64_t t = 0; t < sequence.length; ++t) {
-    std::fill_n(&output(sequence.start + t, h, 0), output.extent(2), from_float<T>(0.0f));
+    std::fill_n(&output(sequence.start + t, h, sequence.row), sequence.rows, from_float<T>(0.0f));
   }
 }
 
@@ -153,18 +173,21 @@ struct Part {
 // next block of tokens for the first of the task's heads h … end − 1; and that block's keys and queries.
 template <class T, class G>
 Head<T> head_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
-                std::int64_t start, std::int64_t h, std::int64_t end, const Part& part) {
+                const Sequence& sequence, std::int64_t h, std::int64_t end, const Part& part) {
+  const std::int64_t start = sequence.start + part.first;
   const bool is_last = part.h + part.heads >= end;
   const std::int64_t next_start = std::min(start + part.count, g.tokens - 1);
-  const std::int64_t row = is_last ? next_start : start, head = is_last ? h : part.h + 1;
+  const std::int64_t next = is_last ? next_start : start;
+  const std::int64_t at = part.h * g.value_dim + sequence.row;
+  const std::int64_t next_at = (is_last ? h : part.h + 1) * g.value_dim + sequence.row;
   const std::int64_t key = h / g.heads_per_key() * g.key_dim, bytes = sizeof(T);
   const auto share = [&](std::int64_t heads) { return heads * g.key_dim * bytes / (end - h); };
-  return {.value = args.value.row(start) + part.h * g.value_dim,
-          .output = args.output.row(start) + part.h * g.value_dim,
+  return {.value = args.value.row(start) + at,
+          .output = args.output.row(start) + at,
           .value_stride = args.value.row_stride(),
           .output_stride = args.output.row_stride(),
-          .next_value = args.value.row(row) + head * g.value_dim,
-          .next_output = args.output.row(row) + head * g.value_dim,
+          .next_value = args.value.row(next) + next_at,
+          .next_output = args.output.row(next) + next_at,
           .ahead = {.key = reinterpret_cast<const char*>(args.key.row(next_start) + key),
                     .query = reinterpret_cast<const char*>(args.query.row(next_start) + key),
                     .key_stride = args.key.row_stride() * bytes,
@@ -180,17 +203,18 @@ template <class T, class G>
 void run_part(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
               const Sequence& sequence, const Part& part, const Head<T>& head, Block& block) {
   const auto [h, heads, first, count, left, form] = part;
-  const std::int64_t size = g.value_dim * g.key_dim;
+  const std::int64_t offset = (h * g.value_dim + sequence.row) * g.key_dim;
+  const std::int64_t rows = (heads - 1) * g.value_dim + sequence.rows;
   const std::int64_t deltas_stride = g.value_heads * g.value_dim;
   const Capsule capsule = capsule_of(args, g, sequence, h);
   const bool captures = first < capsule.captured;
-  float* const to = args.final_state.row(sequence.slot_out) + h * size;
+  float* const to = args.final_state.row(sequence.slot_out) + offset;
   const float* const from = first > 0 || sequence.starts_from_zero
                                 ? to
-                                : args.initial_state->row(sequence.slot_in) + h * size;
+                                : args.initial_state->row(sequence.slot_in) + offset;
   for (std::int64_t i = 0; i < heads; ++i) {
-    capture_gates_and_keys(g, h + i, capsule_of(args, g, sequence, h + i), first, block.layout,
-                           block.token + i, count);
+    capture_gates_and_keys(g, sequence, h + i, capsule_of(args, g, sequence, h + i), first,
+                           block.layout, block.token + i, count);
   }
   const Steps steps{
       .form = form,
@@ -203,19 +227,21 @@ void run_part(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
       .recalls =
           args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta,
       .scale = args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim))};
-  run_block(from, to, heads * g.value_dim, g.key_dim, head, steps);
+  run_block(from, to, rows, g.key_dim, head, steps);
 }
 
 // The head of a task does the work of all value heads that share its key head where that saves more
 // than it costs in tasks: for many tokens, and when there are tasks enough for the threads.
 HWY_INLINE bool shares_keys(const contract::GatedDeltaNetGeometry& g, const Sequence& sequence) {
-  constexpr std::int64_t kManyTokens = 16, kManyTasks = 16;
-  return sequence.length >= kManyTokens || g.sequences * g.key_heads >= kManyTasks;
+  constexpr std::int64_t kManyTasks = 16;
+  return sequence.length >= cpu::kManyTokens || g.sequences * g.key_heads >= kManyTasks;
 }
 
 // Heads whose rows pass as if they were one head's: then the pipeline of a lone token runs full.
-HWY_INLINE std::int64_t heads_together(const contract::GatedDeltaNetGeometry& g, Form form) {
-  const bool joins = form == Form::kLone && !g.decay_per_key && g.value_dim % kRows == 0;
+HWY_INLINE std::int64_t heads_together(const contract::GatedDeltaNetGeometry& g,
+                                       const Sequence& sequence, Form form) {
+  const bool joins = form == Form::kLone && !g.decay_per_key && g.value_dim % kRows == 0 &&
+                     sequence.rows == g.value_dim;
   return joins ? std::clamp<std::int64_t>(kMaxLoneRows / g.value_dim, 1, kMaxBlock) : 1;
 }
 
@@ -228,10 +254,10 @@ void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNe
   Gates gates;
   for (std::int64_t first = begin, count = 0; first < sequence.length; first += count) {
     const std::int64_t start = sequence.start + first, left = sequence.length - first;
-    const Form form = form_of(left, g.value_dim, g.key_dim);
+    const Form form = form_of(left, sequence.rows, g.key_dim);
     block.layout = {g.key_dim, form == Form::kRowLanes ? 1 : kStripRows};
     count = std::min({left, kMaxBlock, kScratch / (vectors * block.layout.size())});
-    const std::int64_t together = heads_together(g, form);
+    const std::int64_t together = heads_together(g, sequence, form);
     const std::int64_t prepared = std::max(together, kMaxBlock / count / together * together);
     prepare_keys(args, start, count, h / g.heads_per_key(), block);
     for (std::int64_t head = h; head < end; head += together) {
@@ -244,33 +270,37 @@ void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNe
         block.token[i] = block.token[0];
         choose_gates(args, start, count, head + i, place + i, gates, block, block.token + i);
       }
-      run_part(args, g, sequence, part, head_of(args, g, start, h, end, part), block);
+      run_part(args, g, sequence, part, head_of(args, g, sequence, h, end, part), block);
     }
   }
 }
 
-// The tokens of value heads h … end − 1 that the chunked engine takes. Returns how many those are.
+// The first `tokens` of value heads h … end − 1, which the chunked engine takes.
 template <class T, class G>
-std::int64_t run_chunks(const GatedDeltaNetArgs<T, G>& args,
-                        const contract::GatedDeltaNetGeometry& g, const Sequence& sequence,
-                        std::int64_t h, std::int64_t end) {
-  const std::int64_t captured = capsule_of(args, g, sequence, h).captured;
-  const std::int64_t tokens = contract::chunked_tokens(g, args.engine, sequence.length, captured);
-  if (tokens == 0) return 0;
+void run_chunks(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
+                const Sequence& sequence, std::int64_t h, std::int64_t end, std::int64_t tokens) {
   float* const to = args.final_state.row(sequence.slot_out);
   const float* const from =
       sequence.starts_from_zero ? to : args.initial_state->row(sequence.slot_in);
   chunked::run_chunks(args, g, {sequence.start, tokens, h / g.heads_per_key(), h, end, from, to});
-  return tokens;
 }
 
-// Value head h of sequence b, or all heads that share its key head.
+// Some rows of value head h of sequence b, or of all heads that share its key head. The chunked engine's heads are whole.
 template <class T, class G>
 void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
-              std::int64_t b, std::int64_t h) {
-  const Sequence sequence = sequence_of(args, b);
+              std::int64_t b, std::int64_t h, cpu::RowPart rows) {
+  Sequence sequence = sequence_of(args, b, g.value_dim);
   const bool shares = shares_keys(g, sequence);
   if (shares && h % g.heads_per_key() != 0) return;
+  const std::int64_t chunked = contract::chunked_tokens(args, g, b);
+  if (chunked == 0) {
+    const std::int64_t part_rows = g.value_dim / rows.parts / 8 * 8;  // whole groups of rows
+    const bool is_last = rows.part + 1 == rows.parts;
+    sequence.row = rows.part * part_rows;
+    sequence.rows = is_last ? g.value_dim - sequence.row : part_rows;
+  } else if (rows.part > 0) {
+    return;
+  }
   const std::int64_t end = shares ? h + g.heads_per_key() : h + 1;
   for (std::int64_t head = h; head < end; ++head) {
     clear_capsule(args, g, sequence, head);
@@ -281,7 +311,8 @@ void run_head(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
     }
   }
   if (sequence.is_skipped) return;
-  run_heads(args, g, sequence, h, end, run_chunks(args, g, sequence, h, end));
+  if (chunked > 0) run_chunks(args, g, sequence, h, end, chunked);
+  run_heads(args, g, sequence, h, end, chunked);
 }
 
 // The slots of a capsule as one value head sees them.
@@ -391,11 +422,32 @@ namespace cpu {
 
 namespace {
 
-// Multiplications under which a thread's wake-up costs more than it saves.
-constexpr std::int64_t kWorthSplitting = 1 << 17;
+// Multiplications under which a thread's wake-up costs more than it saves. With two threads of ONNX Runtime, which spin for a
+// while, calls of 2^18 (38 us) gain nothing and those of 2^19 (97 us on one) 1.4 to 2.1 times; with threads that sleep,
+// which a virtual machine wakes in 55 us, gains begin at 2^21.
+constexpr std::int64_t kWorthSplitting = 1 << 19;
 
 ParallelFor for_work(const Cpu& device, std::int64_t work) {
   return work < kWorthSplitting ? ParallelFor{} : device.parallel_for;
+}
+
+// A pool does not tell how many it has.
+std::int64_t most_threads(const ParallelFor& parallel_for) {
+  static const std::int64_t processors = std::thread::hardware_concurrency();
+  return parallel_for.run == nullptr ? 1 : processors;
+}
+
+// Into how many tasks the rows of a head go where heads are fewer than threads. Each prepares the keys, which takes as long
+// as 13 rows of 128 do.
+std::int64_t row_parts(std::int64_t threads, const contract::GatedDeltaNetGeometry& g,
+                       std::int64_t work) {
+  constexpr std::int64_t kPartRows = 32;
+  const bool is_short = g.tokens < kManyTokens * g.sequences;
+  const std::int64_t tasks = g.sequences * (is_short ? g.value_heads : g.key_heads);
+  if (tasks == 0 || tasks >= threads) return 1;
+  const std::int64_t parts = std::min(
+      {(threads + tasks - 1) / tasks, g.value_dim / kPartRows, 2 * work / kWorthSplitting});
+  return std::max<std::int64_t>(parts, 1);
 }
 
 }  // namespace
@@ -405,8 +457,11 @@ void gated_delta_net(const Cpu& device, const contract::GatedDeltaNetGeometry& g
                      const GatedDeltaNetArgs<T, G>& args) noexcept {
   const auto run_head = std::get<RunHead<T, G>>(HWY_DYNAMIC_DISPATCH(kernels)().run_head);
   const std::int64_t work = (g.tokens + g.sequences) * g.value_heads * g.value_dim * g.key_dim;
-  for_work(device, work)(g.sequences * g.value_heads, [&](std::int64_t task) {
-    run_head(args, g, task / g.value_heads, task % g.value_heads);
+  const ParallelFor parallel_for = for_work(device, work);
+  const std::int64_t parts = row_parts(most_threads(parallel_for), g, work);
+  parallel_for(g.sequences * g.value_heads * parts, [&](std::int64_t task) {
+    const std::int64_t head = task / parts;
+    run_head(args, g, head / g.value_heads, head % g.value_heads, {task % parts, parts});
   });
 }
 
