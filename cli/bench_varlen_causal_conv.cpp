@@ -196,7 +196,7 @@ template <class T>
 void add(const bench::GatedDeltaNetShape& shape, BenchCalls& calls) {
   const std::int64_t channels = shape.channels();
   const std::string text = fmt::format("{} channels, width {}, silu", channels, kWidth);
-  for (const std::int64_t tokens : {1, 8, 256}) {
+  for (const std::int64_t tokens : {1, 8, 256, 1024}) {
     const auto elements =
         static_cast<std::size_t>(channels * (2 * tokens + kWidth + 1 + 2 * kHistory));
     calls.push_back({"varlen_causal_conv", text, shape.name, count_text(tokens, "token"),

@@ -7,7 +7,6 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
-#include <iterator>
 #include <type_traits>
 #include <variant>
 
@@ -16,9 +15,9 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "cpu/dynamic_pair-inl.h"
 #include "cpu/dynamic_tap-inl.h"
 #include "cpu/load-inl.h"
+#include "cpu/pair-inl.h"
 #include "cpu/parallel.hpp"
 
 #ifndef DELTAWORKS_CPU_DFLASH2_DYNAMIC_CONV_ONCE_
@@ -215,25 +214,6 @@ void run_taps(const Rows<T, R>& rows, Chunk<T>& chunk, std::int64_t begin, std::
   }
 }
 
-// Widens to the order of the pairs; behind `size` up to a whole pair, zeros.
-template <bool kOdd, class Base>
-void widen_base(const Base* from, std::int64_t size, float* to) noexcept {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t c = 0; c < size; c += 2 * lanes) {
-    Base padded[2 * hn::MaxLanes(d)];
-    const Base* pair = from + c;
-    if (size - c < 2 * lanes) {
-      std::fill(std::copy_n(pair, size - c, padded), std::end(padded), Base{});
-      pair = padded;
-    }
-    auto a = hn::Zero(d), b = a;
-    load_pair<kOdd>(d, pair, a, b);
-    hn::StoreU(a, d, to + c);
-    hn::StoreU(b, d, to + c + lanes);
-  }
-}
-
 // The groups of the chunk, and of each vector of it where groups are whole vectors.
 template <class T>
 void find_groups(std::int64_t group_size, Chunk<T>& chunk) noexcept {
@@ -267,8 +247,8 @@ void run_tile(const DFlash2DynamicConvArgs<T, R, Base>& args,
   for (chunk.begin = 0; chunk.begin < g.channels; chunk.begin = chunk.end) {
     chunk.end = std::min(chunk.begin + Chunk<T>::kSize, g.channels);
     for (std::int64_t tap = 0; tap < most; ++tap) {
-      widen_base<kEvenOdd<T, R>>(args.base.row(stage) + tap * g.channels + chunk.begin,
-                                 chunk.end - chunk.begin, chunk.base + tap * Chunk<T>::kTapStep);
+      widen_pairs<kEvenOdd<T, R>>(args.base.row(stage) + tap * g.channels + chunk.begin,
+                                  chunk.end - chunk.begin, chunk.base + tap * Chunk<T>::kTapStep);
     }
     find_groups(rows.group_size, chunk);
     for (std::int64_t r = begin; r < end;) {

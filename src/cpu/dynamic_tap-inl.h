@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/load-inl.h"
+#include "cpu/pair-inl.h"
 
 #if defined(DELTAWORKS_CPU_DYNAMIC_TAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAWORKS_CPU_DYNAMIC_TAP_INL_H_
@@ -17,20 +18,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
 namespace HWY_NAMESPACE {
-
-// A result of bfloat16 values, rounded in its upper half; what the lower half holds has no meaning.
-// The NaNs of such values end in zeros, so that no rounding carries into them.
-template <class D>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> nearest_bfloat16(D, hn::Vec<D> v) {
-  const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::BitCast(du, v);
-  if constexpr (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) {  // masks: three operations, not four
-    const auto is_odd = hn::TestBit(bits, hn::Set(du, 0x10000));
-    return hn::Add(bits, hn::IfThenElse(is_odd, hn::Set(du, 0x8000), hn::Set(du, 0x7fff)));
-  }
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  return hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
-}
 
 // A result of values of type T, rounded to T.
 template <class D>

@@ -13,10 +13,10 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "cpu/columns-inl.h"
 #include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
 #include "cpu/varlen_causal_conv_dynamic-inl.h"
+#include "cpu/varlen_causal_conv_slide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
@@ -25,36 +25,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kTile = 8;  // tokens that share one load of the weights
-
-// Samples of one sequence: rows of input, before them the columns of a state.
-template <class T>
-struct Samples {
-  const T* rows;
-  std::int64_t row_stride;
-  const T* state;  // [channels, history]; null: zeros
-  std::int64_t history;
-  std::int64_t length;
-
-  const T* row(std::int64_t token) const { return rows + token * row_stride; }
-};
-
-template <class T>
-struct Weights {
-  const T* taps;
-  std::int64_t row_stride;
-  std::int64_t width, dilation;
-  const T* bias;  // null: zeros
-  std::int64_t bias_stride;
-  const float* prepared;  // [width, channels]; null: taps
-  std::int64_t prepared_stride;
-  bool silu;
-};
-
-template <class T>
-HWY_INLINE void gather(const T* from, std::int64_t stride, std::size_t n, T* to) {
-  for (std::size_t i = 0; i < n; ++i) to[i] = from[static_cast<std::int64_t>(i) * stride];
-}
+constexpr std::int64_t kTileOfSums = 8;  // tokens whose sums lie in memory
 
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load_strided(D d, const T* from, std::int64_t stride, std::size_t n) {
@@ -72,85 +43,6 @@ HWY_INLINE hn::Vec<D> load_bias(D d, const Weights<T>& weights, std::int64_t cha
                                   : load_strided(d, from, weights.bias_stride, n);
 }
 
-// The taps of n channels: the last of the four results is the last tap, unused ones are left as they
-// are.
-template <int Width, class D, class T, class V = hn::Vec<D>>
-HWY_INLINE void load_taps(D d, const Weights<T>& weights, std::int64_t channel, std::size_t n,
-                          V& w0, V& w1, V& w2, V& w3) {
-  if (weights.prepared != nullptr) {
-    const float* last = weights.prepared + (Width - 1) * weights.prepared_stride + channel;
-    if constexpr (Width >= 4) w0 = load_float_n(d, last - 3 * weights.prepared_stride, n);
-    if constexpr (Width >= 3) w1 = load_float_n(d, last - 2 * weights.prepared_stride, n);
-    w2 = load_float_n(d, last - weights.prepared_stride, n);
-    w3 = load_float_n(d, last, n);
-    return;
-  }
-  const Bits<D, T> d_bits;
-  auto a = hn::Zero(d_bits), b = a, c = a, e = a;
-  load_columns<Width>(d, weights.taps + channel * Width, n, a, b, c, e);
-  w0 = widen(d, a, T{});
-  w1 = widen(d, b, T{});
-  w2 = widen(d, c, T{});
-  w3 = widen(d, e, T{});
-}
-
-// Outputs of `count` tokens, `dilation` apart, from `token` on, for n channels from `channel` on.
-template <int Width, bool kSilu, class T>
-HWY_INLINE void slide(const Samples<T>& x, const Weights<T>& weights, std::int64_t token,
-                      std::int64_t count, std::int64_t channel, std::size_t n, T* output,
-                      std::int64_t output_step) {
-  constexpr int kHistory = Width - 1;
-  const hn::ScalableTag<float> d;
-  const Bits<decltype(d), T> d_bits;
-  auto a = hn::Zero(d_bits), b = a, c = a, e = a;
-  auto w0 = hn::Zero(d), w1 = w0, w2 = w0, w3 = w0;
-  load_taps<Width>(d, weights, channel, n, w0, w1, w2, w3);
-  const auto bias = load_bias(d, weights, channel, n);
-  auto x0 = hn::Zero(d), x1 = x0, x2 = x0;
-  const std::int64_t step = weights.dilation * x.row_stride;
-  const T* row = x.row(token) + channel;
-  if (token >= x.history) {
-    if constexpr (kHistory >= 3) x0 = load_float_n(d, row - 3 * step, n);
-    if constexpr (kHistory >= 2) x1 = load_float_n(d, row - 2 * step, n);
-    x2 = load_float_n(d, row - step, n);
-  } else if (x.state != nullptr) {  // dilation 1, token 0
-    load_columns<kHistory>(d, x.state + channel * kHistory, n, a, b, c, e);
-    x0 = widen(d, b, T{});
-    x1 = widen(d, c, T{});
-    x2 = widen(d, e, T{});
-  }
-  for (std::int64_t i = 0; i < count; ++i, row += step, output += output_step) {
-    const auto now = load_float_n(d, row, n);
-    auto sum = bias;
-    if constexpr (Width >= 4) sum = hn::MulAdd(w0, x0, sum);
-    if constexpr (Width >= 3) sum = hn::MulAdd(w1, x1, sum);
-    sum = hn::MulAdd(w2, x2, sum);
-    sum = hn::MulAdd(w3, now, sum);
-    if constexpr (kSilu) sum = silu(d, sum);
-    store_float_n(sum, d, output, n);
-    x0 = x1;
-    x1 = x2;
-    x2 = now;
-  }
-}
-
-template <int Width, bool kSilu, class T>
-void slide_channels(const Samples<T>& x, const Weights<T>& weights, std::int64_t token,
-                    std::int64_t count, std::int64_t begin, std::int64_t end, T* output,
-                    std::int64_t output_step) noexcept {
-  const hn::ScalableTag<float> d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto step = static_cast<std::int64_t>(lanes);
-  std::int64_t channel = begin;
-  for (; channel + step <= end; channel += step) {
-    slide<Width, kSilu>(x, weights, token, count, channel, lanes, output + channel, output_step);
-  }
-  if (channel < end) {
-    slide<Width, kSilu>(x, weights, token, count, channel, static_cast<std::size_t>(end - channel),
-                        output + channel, output_step);
-  }
-}
-
 // Any width and dilation: a tile of sums lies in memory while the taps pass by, in order.
 template <class T>
 void sum_taps(const Samples<T>& x, const Weights<T>& weights, std::int64_t token,
@@ -158,7 +50,7 @@ void sum_taps(const Samples<T>& x, const Weights<T>& weights, std::int64_t token
               std::int64_t output_stride) noexcept {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
-  HWY_ALIGN float sums[kTile * hn::MaxLanes(d)];
+  HWY_ALIGN float sums[kTileOfSums * hn::MaxLanes(d)];
   const auto bias = load_bias(d, weights, channel, n);
   const auto sum_of = [&](std::int64_t i) { return sums + static_cast<std::size_t>(i) * lanes; };
   for (std::int64_t i = 0; i < count; ++i) hn::Store(bias, d, sum_of(i));
@@ -191,8 +83,8 @@ void sum_taps_channels(const Samples<T>& x, const Weights<T>& weights, std::int6
                        std::int64_t end_token, std::int64_t begin, std::int64_t end, T* output,
                        std::int64_t output_stride) noexcept {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  for (std::int64_t token = begin_token; token < end_token; token += kTile) {
-    const std::int64_t count = std::min(kTile, end_token - token);
+  for (std::int64_t token = begin_token; token < end_token; token += kTileOfSums) {
+    const std::int64_t count = std::min(kTileOfSums, end_token - token);
     for (std::int64_t channel = begin; channel < end; channel += lanes) {
       const auto n = static_cast<std::size_t>(std::min(lanes, end - channel));
       sum_taps(x, weights, token, count, channel, n, output + token * output_stride + channel,
@@ -204,60 +96,60 @@ void sum_taps_channels(const Samples<T>& x, const Weights<T>& weights, std::int6
 template <int Width, bool kSilu, class T>
 void outputs_of_width(const Samples<T>& x, const Weights<T>& weights, std::int64_t begin_token,
                       std::int64_t end_token, std::int64_t begin, std::int64_t end, T* output,
-                      std::int64_t output_stride) noexcept {
+                      std::int64_t output_stride, T* final_state) noexcept {
   const std::int64_t dilation = weights.dilation;
+  const bool has_state = dilation == 1 && begin_token == 0;
   std::int64_t first = begin_token;
   if (dilation > 1 && first < x.history) {  // windows that reach into the state with a stride
     first = std::min(x.history, end_token);
     sum_taps_channels(x, weights, begin_token, first, begin, end, output, output_stride);
   }
-  for (; first < end_token; first += kTile * dilation) {
+  const std::int64_t step = end_token - begin_token <= kShortTokens ? kShortChunk : kChunk;
+  Chunk<T> chunk;
+  for (chunk.begin = begin; chunk.begin < end; chunk.begin += step) {
+    chunk.size = std::min(step, end - chunk.begin);
+    load_taps<Width>(weights, chunk);
+    if (has_state) load_state<Width - 1>(x, chunk.begin, chunk.size, chunk.state);
     for (std::int64_t token = first; token < std::min(first + dilation, end_token); ++token) {
-      const std::int64_t left = (end_token - token + dilation - 1) / dilation;
-      slide_channels<Width, kSilu>(x, weights, token, std::min(kTile, left), begin, end,
-                                   output + token * output_stride, output_stride * dilation);
+      const std::int64_t count = (end_token - token + dilation - 1) / dilation;
+      slide_tokens<Width, kSilu>(chunk, x, dilation, token, count, output, output_stride);
+    }
+    if (has_state && final_state != nullptr) {
+      carry_chunk<Width - 1>(x, chunk.state, chunk.begin, chunk.size, final_state);
     }
   }
 }
 
+// Writes the final state, unless that is null, too, and returns true where it can do that on the way.
 template <class T>
-void outputs(const Samples<T>& x, const Weights<T>& weights, std::int64_t begin_token,
+bool outputs(const Samples<T>& x, const Weights<T>& weights, std::int64_t begin_token,
              std::int64_t end_token, std::int64_t begin, std::int64_t end, T* output,
-             std::int64_t output_stride) noexcept {
+             std::int64_t output_stride, T* final_state) noexcept {
   const auto of_width = [&]<int Width>() {
     const auto run =
         weights.silu ? outputs_of_width<Width, true, T> : outputs_of_width<Width, false, T>;
-    run(x, weights, begin_token, end_token, begin, end, output, output_stride);
+    run(x, weights, begin_token, end_token, begin, end, output, output_stride, final_state);
+    return weights.dilation == 1;
   };
   const bool dense = weights.row_stride == weights.width || weights.prepared != nullptr;
   switch (dense ? weights.width : 0) {
-    case 2: of_width.template operator()<2>(); break;
-    case 3: of_width.template operator()<3>(); break;
-    case 4: of_width.template operator()<4>(); break;
+    case 2: return of_width.template operator()<2>();
+    case 3: return of_width.template operator()<3>();
+    case 4: return of_width.template operator()<4>();
     default:
       sum_taps_channels(x, weights, begin_token, end_token, begin, end, output, output_stride);
+      return false;
   }
 }
 
 // The last `history` samples; `to` may be x.state.
 template <int History, class T>
 void carry_columns(const Samples<T>& x, std::int64_t begin, std::int64_t end, T* to) noexcept {
-  const hn::ScalableTag<float> d;
-  const Bits<decltype(d), T> d_bits;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t channel = begin; channel < end; channel += lanes) {
-    const auto n = static_cast<std::size_t>(std::min(lanes, end - channel));
-    auto unused = hn::Zero(d_bits), s0 = unused, s1 = unused, s2 = unused;
-    if (x.length < History && x.state != nullptr) {
-      load_columns<History>(d, x.state + channel * History, n, unused, s0, s1, s2);
-    }
-    const std::int64_t shift = std::min<std::int64_t>(x.length, History);
-    for (std::int64_t i = 0; i < shift; ++i) {
-      s0 = s1;
-      s1 = s2;
-      s2 = load_bits(d, x.row(x.length - shift + i) + channel, n);
-    }
-    store_columns<History>(d, unused, s0, s1, s2, to + channel * History, n);
+  HWY_ALIGN T state[History * kChunk];
+  for (std::int64_t channel = begin; channel < end; channel += kChunk) {
+    const std::int64_t size = std::min(kChunk, end - channel);
+    if (x.length < History) load_state<History>(x, channel, size, state);
+    carry_chunk<History>(x, state, channel, size, to);
   }
 }
 
@@ -312,6 +204,10 @@ void run_unit(const VarlenCausalConvArgs<T>& args,
       skipped || fresh || geometry.history == 0 ? nullptr : args.initial_state.row(slot_in),
       geometry.history, args.cu_seqlens(b + 1) - first};
   T* output = args.output.row(first);
+  T* final_state = nullptr;  // null: not this unit's work, or done
+  if (unit.begin == 0 && !skipped && geometry.history > 0) {
+    final_state = args.final_state.row(slot_out);
+  }
   if (skipped) {
     for (std::int64_t token = unit.begin; token < unit.end; ++token) {
       std::memset(output + token * args.output.row_stride() + begin, 0,
@@ -329,7 +225,10 @@ void run_unit(const VarlenCausalConvArgs<T>& args,
                              args.prepared_weight ? args.prepared_weight->data() : nullptr,
                              args.prepared_weight ? args.prepared_weight->row_stride() : 0,
                              args.activation == ConvActivation::kSilu};
-    outputs(x, weights, unit.begin, unit.end, begin, end, output, args.output.row_stride());
+    const std::int64_t stride = args.output.row_stride();
+    if (outputs(x, weights, unit.begin, unit.end, begin, end, output, stride, final_state)) {
+      final_state = nullptr;
+    }
   }
   if (unit.begin > 0) return;
   if (args.state_update) {
@@ -338,7 +237,7 @@ void run_unit(const VarlenCausalConvArgs<T>& args,
     capture(x, captured, geometry.capacity, geometry.channels, begin, end,
             args.state_update->row(b));
   }
-  if (!skipped && geometry.history > 0) carry(x, begin, end, args.final_state.row(slot_out));
+  if (final_state != nullptr) carry(x, begin, end, final_state);
 }
 
 template <class T>

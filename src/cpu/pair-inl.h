@@ -3,21 +3,37 @@
 // take a register apart, a shift and a select put it together.
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <type_traits>
 
-#include "cpu/dynamic_tap-inl.h"
+#include "cpu/load-inl.h"
 
-#if defined(DELTAWORKS_CPU_DYNAMIC_PAIR_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWORKS_CPU_DYNAMIC_PAIR_INL_H_
-#undef DELTAWORKS_CPU_DYNAMIC_PAIR_INL_H_
+#if defined(DELTAWORKS_CPU_PAIR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWORKS_CPU_PAIR_INL_H_
+#undef DELTAWORKS_CPU_PAIR_INL_H_
 #else
-#define DELTAWORKS_CPU_DYNAMIC_PAIR_INL_H_
+#define DELTAWORKS_CPU_PAIR_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaworks {
 namespace HWY_NAMESPACE {
+
+// A result of bfloat16 values, rounded in its upper half; what the lower half holds has no meaning.
+// The NaNs of such values end in zeros, so that no rounding carries into them.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> nearest_bfloat16(D, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  if constexpr (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) {  // masks: three operations, not four
+    const auto is_odd = hn::TestBit(bits, hn::Set(du, 0x10000));
+    return hn::Add(bits, hn::IfThenElse(is_odd, hn::Set(du, 0x8000), hn::Set(du, 0x7fff)));
+  }
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  return hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
+}
 
 // Whether inputs in T and results in R lie in pairs of even and odd channels. One lane has no pairs.
 template <class T, class R>
@@ -53,6 +69,25 @@ HWY_INLINE void store_pair(D d, V a, V b, R* to) {
     const auto low = hn::ShiftRight<16>(nearest_bfloat16(d, a));
     const auto both = hn::OrAnd(low, nearest_bfloat16(d, b), hn::Set(du, 0xffff0000u));
     hn::StoreU(hn::BitCast(d16, both), d16, reinterpret_cast<std::uint16_t*>(to));
+  }
+}
+
+// Widens to the order of the pairs; behind `size` up to a whole pair, zeros.
+template <bool kOdd, class T>
+HWY_INLINE void widen_pairs(const T* from, std::int64_t size, float* to) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t c = 0; c < size; c += 2 * lanes) {
+    T padded[2 * hn::MaxLanes(d)];
+    const T* pair = from + c;
+    if (size - c < 2 * lanes) {
+      std::fill(std::copy_n(pair, size - c, padded), std::end(padded), T{});
+      pair = padded;
+    }
+    auto a = hn::Zero(d), b = a;
+    load_pair<kOdd>(d, pair, a, b);
+    hn::StoreU(a, d, to + c);
+    hn::StoreU(b, d, to + c + lanes);
   }
 }
 
