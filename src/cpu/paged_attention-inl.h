@@ -142,36 +142,63 @@ HWY_INLINE Quad reduce(D, const Quad& a, Op op) {
   return r;
 }
 
-// Partial sums i mod 8 = from … from + 3 of the dots of kVectors row vectors and kKeys positions. A
-// query row vector is [padded / 4][row][4].
-template <int kVectors, int kKeys, class D>
-HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const float* keys,
-                             std::int64_t from, Quad (&sum)[kVectors][kKeys]) {
-  for (int v = 0; v < kVectors; ++v) {
-    for (int j = 0; j < kKeys; ++j) sum[v][j] = zero_quad(d);
+// Rows of a cache that the next step will read in the place of this step's: each line is fetched
+// while its counterpart is computed with, because a stream that stops for arithmetic never reaches
+// the memory's rate. Rows that do not follow each other as these do are fetched for nothing.
+struct Ahead {
+  const char* rows;
+  std::int64_t stride, element_bytes;
+
+  HWY_INLINE const char* at(std::int64_t row, std::int64_t column) const {
+    return rows + row * stride + column * element_bytes;
   }
-  for (std::int64_t i = from; i < padded; i += 8) {
-    Quad q[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      q[v] = load_quad(d, query + (v * padded + i) * kRowsPerVector);
+  Ahead from(std::int64_t row, std::int64_t column) const {
+    return {at(row, column), stride, element_bytes};
+  }
+};
+
+// Positions whose rows of one kv head lie `stride` floats apart.
+struct Rows {
+  const float* data;
+  std::int64_t stride;
+};
+
+constexpr int kAccumulators = kLanes >= 16 ? 16 : 8;  // of 32 or 16 registers
+
+// Partial sums i mod 8 = kFrom … kFrom + 4 kHalves − 1 of the dots of kVectors row vectors and kKeys
+// positions. A query row vector is [padded / 4][row][4].
+template <int kFrom, int kHalves, int kVectors, int kKeys, class D>
+HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const Rows& keys,
+                             const Ahead& ahead, Quad (&sum)[kHalves][kVectors][kKeys]) {
+  for (auto& half : sum) {
+    for (auto& row : half) {
+      for (Quad& each : row) each = zero_quad(d);
     }
-    for (int j = 0; j < kKeys; ++j) {
-      const Quad k = duplicate(d, keys + j * padded + i);
-      for (int v = 0; v < kVectors; ++v) sum[v][j] = mul_add(q[v], k, sum[v][j]);
+  }
+  for (std::int64_t i = 0; i < padded; i += 16) {
+    if constexpr (kFrom == 0) {
+      for (int j = 0; j < kKeys; ++j) hwy::Prefetch(ahead.at(j, i));
+    }
+    for (int part = 0; part < 2 * kHalves; ++part) {
+      const int half = part % kHalves;
+      const std::int64_t at = i + part / kHalves * 8 + half * 4 + kFrom;
+      Quad q[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        q[v] = load_quad(d, query + (v * padded + at) * kRowsPerVector);
+      }
+      for (int j = 0; j < kKeys; ++j) {
+        const Quad k = duplicate(d, keys.data + j * keys.stride + at);
+        for (int v = 0; v < kVectors; ++v) sum[half][v][j] = mul_add(q[v], k, sum[half][v][j]);
+      }
     }
   }
 }
 
-// Dots of kVectors row vectors and 4 · kQuads positions; those of one row vector are
-// [position / 4][row][4].
-template <int kVectors, int kQuads, class D>
-HWY_INLINE void score(D d, const float* query, std::int64_t padded, const float* keys,
-                      float* dots) {
-  Quad low[kVectors][4 * kQuads], high[kVectors][4 * kQuads];
-  partial_dots(d, query, padded, keys, 0, low);
-  partial_dots(d, query, padded, keys, 4, high);
+template <int kVectors, int kKeys, class D>
+HWY_INLINE void finish_dots(D d, const Quad (&low)[kVectors][kKeys],
+                            const Quad (&high)[kVectors][kKeys], float* dots) {
   for (int v = 0; v < kVectors; ++v) {
-    for (int q = 0; q < kQuads; ++q) {
+    for (int q = 0; q < kKeys / 4; ++q) {
       Quad x[4];
       for (int j = 0; j < 4; ++j) x[j] = add(low[v][4 * q + j], high[v][4 * q + j]);
       store_quad(d, sum_each(d, x[0], x[1], x[2], x[3]), dots + v * kVectorWeights + q * kQuad);
@@ -179,54 +206,52 @@ HWY_INLINE void score(D d, const float* query, std::int64_t padded, const float*
   }
 }
 
-// Cache rows that the next step will read: fetched while this one computes, because a stream that
-// stops for arithmetic never reaches the memory's rate.
-struct Ahead {
-  const char* const* rows;  // one per position
-  std::int64_t row_bytes, element_bytes;
-};
-
-HWY_INLINE void fetch(const Ahead& ahead, std::int64_t position, std::int64_t from,
-                      std::int64_t bytes) {
-  const std::int64_t end = std::min(from + bytes, ahead.row_bytes);
-  for (std::int64_t at = from; at < end; at += 64) hwy::Prefetch(ahead.rows[position] + at);
-}
-
+// Dots of kVectors row vectors and 4 · kQuads positions; those of one row vector are
+// [position / 4][row][4].
 template <int kVectors, int kQuads, class D>
-HWY_INLINE void score_quads(D d, const float* query, std::int64_t padded, const float* keys,
-                            std::int64_t& quad, std::int64_t quads, const Ahead* ahead,
-                            float* dots) {
-  for (; quad + kQuads <= quads; quad += kQuads) {
-    if (ahead != nullptr) {
-      for (std::int64_t j = 4 * quad; j < 4 * (quad + kQuads); ++j) {
-        fetch(*ahead, j, 0, ahead->row_bytes);
-      }
-    }
-    score<kVectors, kQuads>(d, query, padded, keys + 4 * quad * padded, dots + quad * kQuad);
+HWY_INLINE void score(D d, const float* query, std::int64_t padded, const Rows& keys,
+                      const Ahead& ahead, float* dots) {
+  constexpr int kKeys = 4 * kQuads;
+  if constexpr (2 * kVectors * kKeys <= kAccumulators) {
+    Quad sum[2][kVectors][kKeys];
+    partial_dots<0>(d, query, padded, keys, ahead, sum);
+    finish_dots(d, sum[0], sum[1], dots);
+  } else {
+    Quad low[1][kVectors][kKeys], high[1][kVectors][kKeys];
+    partial_dots<0>(d, query, padded, keys, ahead, low);
+    partial_dots<4>(d, query, padded, keys, ahead, high);
+    finish_dots(d, low[0], high[0], dots);
   }
 }
 
-// Dots of `vectors` row vectors and 4 · quads positions, which lie `padded` floats apart.
+template <int kVectors, int kQuads, class D>
+HWY_INLINE void score_quads(D d, const float* query, std::int64_t padded, const Rows& keys,
+                            std::int64_t& quad, std::int64_t quads, const Ahead& ahead,
+                            float* dots) {
+  for (; quad + kQuads <= quads; quad += kQuads) {
+    score<kVectors, kQuads>(d, query, padded, {keys.data + 4 * quad * keys.stride, keys.stride},
+                            ahead.from(4 * quad, 0), dots + quad * kQuad);
+  }
+}
+
+// Dots of `vectors` row vectors and 4 · quads positions.
 template <class D>
 HWY_INLINE void score_block(D d, const float* query, std::int64_t vectors, std::int64_t padded,
-                            const float* keys, std::int64_t quads, Ahead ahead, float* dots) {
-  constexpr int kTall = kLanes >= 16 ? 4 : 2;  // 16 of 32 registers hold sums, or 8 of 16
+                            const Rows& keys, std::int64_t quads, const Ahead& ahead, float* dots) {
+  constexpr int kTall = kAccumulators / 4;
   std::int64_t v = 0;
   while (v < vectors) {
     const float* const rows = query + v * padded * kRowsPerVector;
-    const Ahead* const once = v == 0 ? &ahead : nullptr;
     float* const to = dots + v * kVectorWeights;
     std::int64_t quad = 0;
     if (v + kTall <= vectors) {
-      score_quads<kTall, 1>(d, rows, padded, keys, quad, quads, once, to);
+      score_quads<kTall, 1>(d, rows, padded, keys, quad, quads, ahead, to);
       v += kTall;
     } else if (v + 2 <= vectors) {
-      score_quads<2, kTall / 2>(d, rows, padded, keys, quad, quads, once, to);
-      score_quads<2, 1>(d, rows, padded, keys, quad, quads, once, to);
+      score_quads<2, 1>(d, rows, padded, keys, quad, quads, ahead, to);
       v += 2;
     } else {
-      score_quads<1, 2>(d, rows, padded, keys, quad, quads, once, to);
-      score_quads<1, 1>(d, rows, padded, keys, quad, quads, once, to);
+      score_quads<1, 1>(d, rows, padded, keys, quad, quads, ahead, to);
       v += 1;
     }
   }
@@ -317,10 +342,10 @@ constexpr std::int64_t weights_of(std::int64_t row) {
 
 // Positions whose weighted values some rows add up.
 struct Values {
-  const float* rows;     // [position − first][padded]
+  Rows rows;             // from position `first` on
+  Ahead ahead;           // likewise
   const float* weights;  // of the first of these rows
   std::int64_t first, begin, end, padded;
-  const Ahead* ahead;  // may be none
 };
 
 // sums[row] += weight[row][j] · values[j] for j in [begin, end), ascending, in kVectors vectors of
@@ -333,18 +358,28 @@ HWY_INLINE void accumulate(D d, const Values& in, std::int64_t column, float* su
       sum[r][v] = hn::Load(d, sums + r * in.padded + column + v * kLanes);
     }
   }
-  for (std::int64_t j = in.begin; j < in.end; ++j) {
-    const float* const weight = in.weights + j / 4 * kQuad + j % 4;
-    const float* const row = in.rows + (j - in.first) * in.padded + column;
-    if (in.ahead != nullptr) {  // the same share of the row as is read here
-      const std::int64_t bytes = in.ahead->element_bytes;
-      fetch(*in.ahead, j, column * bytes, kVectors * kLanes * bytes);
+  const float* row = in.rows.data + (in.begin - in.first) * in.rows.stride + column;
+  const char* ahead = in.ahead.at(in.begin - in.first, column);
+  const auto add = [&](const float* weight) HWY_ATTR {
+    for (int i = 0; i < kVectors * kLanes; i += 16) {
+      hwy::Prefetch(ahead + i * in.ahead.element_bytes);
     }
     V16 value[kVectors];
-    for (int v = 0; v < kVectors; ++v) value[v] = hn::Load(d, row + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) value[v] = hn::LoadU(d, row + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
       const auto w = hn::Set(d, weight[weights_of(r)]);
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(w, value[v], sum[r][v]);
+    }
+    row += in.rows.stride, ahead += in.ahead.stride;
+  };
+  for (std::int64_t j = in.begin; j < in.end;) {
+    const float* const weight = in.weights + j / 4 * kQuad;
+    if (j % 4 == 0 && j + 4 <= in.end) {
+      for (int i = 0; i < 4; ++i) add(weight + i);
+      j += 4;
+    } else {
+      add(weight + j % 4);
+      ++j;
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -356,7 +391,7 @@ HWY_INLINE void accumulate(D d, const Values& in, std::int64_t column, float* su
 
 template <int kRows, class D>
 HWY_INLINE void accumulate_rows(D d, const Values& in, float* sums) {
-  constexpr int kVectors = std::min(4, (kLanes >= 16 ? 16 : 8) / kRows);
+  constexpr int kVectors = std::min(4, kAccumulators / kRows);
   if (in.begin >= in.end) return;
   std::int64_t column = 0;
   for (; column + kVectors * kLanes <= in.padded; column += kVectors * kLanes) {
