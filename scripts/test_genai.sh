@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From random checkpoints of transformers through the stock model builder and deltaworks.retarget to
-# GenAI's Engine on the CPU, against what transformers decodes. CI runs the same tests on packages
+# From random checkpoints of transformers, and the demonstration model with its drafter, through the
+# stock model builder and deltaworks.retarget to GenAI's Engine on the CPU, against what transformers
+# and `deltaworks generate` decode. CI runs the same tests on packages
 # that lie in onnxruntime/tests/data, since this needs PyTorch: 6 GB in an environment of its own,
 # .cache/genai. Minutes; sets up first.
 set -euo pipefail
@@ -22,8 +23,10 @@ tested=$venv
 venv=$root/.cache/genai
 virtual_environment
 python_packages requirements-genai.txt
+# One thread: of two, each waits for the other in a loop after every small product, which takes a
+# hundred times as long where other programs run.
 quietly genai-packages "building packages of random checkpoints in ${packages#"$root"/}" \
-  "$venv/bin/python" tools/package/tiny_packages.py "$packages"
+  env OMP_NUM_THREADS=1 "$venv/bin/python" tools/package/tiny_packages.py "$packages"
 venv=$tested
 
 status=0
