@@ -126,17 +126,17 @@ void clear_capsule(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDel
 
 void capture_gates_and_keys(const contract::GatedDeltaNetGeometry& g, const Sequence& sequence,
                             std::int64_t h, const Capsule& capsule, std::int64_t first,
-                            const Layout& layout, const Token* token, std::int64_t count) {
+                            const Token* token, std::int64_t count) {
   if (!owns_decays(sequence)) return;
   for (std::int64_t t = 0; t < count && first + t < capsule.captured; ++t) {
     float* const decays = capsule.decays + (first + t) * g.decays();
     if (g.decay_per_key) {
-      layout.gather(token[t].decays, decays);
+      std::copy_n(token[t].decays, g.key_dim, decays);
     } else {
       *decays = token[t].factor;
     }
     if (owns_keys(g, sequence, h)) {
-      layout.gather(token[t].key, capsule.keys + (first + t) * g.key_heads * g.key_dim);
+      std::copy_n(token[t].key, g.key_dim, capsule.keys + (first + t) * g.key_heads * g.key_dim);
     }
   }
 }
@@ -214,7 +214,7 @@ void run_part(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNet
                                 : args.initial_state->row(sequence.slot_in) + offset;
   for (std::int64_t i = 0; i < heads; ++i) {
     capture_gates_and_keys(g, sequence, h + i, capsule_of(args, g, sequence, h + i), first,
-                           block.layout, block.token + i, count);
+                           block.token + i, count);
   }
   const Steps steps{
       .form = form,
@@ -255,8 +255,7 @@ void run_heads(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNe
   for (std::int64_t first = begin, count = 0; first < sequence.length; first += count) {
     const std::int64_t start = sequence.start + first, left = sequence.length - first;
     const Form form = form_of(left, sequence.rows, g.key_dim);
-    block.layout = {g.key_dim, form == Form::kRowLanes ? 1 : kStripRows};
-    count = std::min({left, kMaxBlock, kScratch / (vectors * block.layout.size())});
+    count = std::min({left, kMaxBlock, kScratch / (vectors * padded_dim(g.key_dim))});
     const std::int64_t together = heads_together(g, sequence, form);
     const std::int64_t prepared = std::max(together, kMaxBlock / count / together * together);
     prepare_keys(args, start, count, h / g.heads_per_key(), block);

@@ -30,33 +30,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::int64_t kScratch = 3 * 8192;  // floats that a task keeps on its stack: 96 KiB
 constexpr std::int64_t kMaxBlock = 96;       // tokens; their keys and queries should fit in L2
-static_assert(kScratch >= 3 * kStripRows * contract::kMaxKeyDim, "one token must fit");
+static_assert(kScratch >= 3 * contract::kMaxKeyDim, "one token must fit");
 
-// How the vectors of a block's tokens lie: blocks of eight elements, each `copies` times.
-struct Layout {
-  std::int64_t key_dim, copies;
-
-  HWY_INLINE std::int64_t size() const { return (key_dim + 7) / 8 * 8 * copies; }
-  // Writes elements i … i + 7 of a token's vector.
-  HWY_INLINE void store_block(const Eight& block, float* vector, std::int64_t i) const {
-    for (std::int64_t copy = 0; copy < copies; ++copy) {
-      store8(block, vector + i * copies + 8 * copy);
-    }
-  }
-  // A token's vector as plain elements.
-  void gather(const float* vector, float* to) const {
-    for (std::int64_t i = 0; i < key_dim; i += 8) {
-      std::copy_n(vector + i * copies, std::min<std::int64_t>(8, key_dim - i), to + i);
-    }
-  }
-};
+// Floats of a token's vector.
+HWY_INLINE std::int64_t padded_dim(std::int64_t key_dim) { return (key_dim + 7) / 8 * 8; }
 
 // A block of tokens of one key head, converted and normalised once for all tiles.
 struct Block {
-  Layout layout;
   HWY_ALIGN float scratch[kScratch];
-  HWY_ALIGN float plain_key[contract::kMaxKeyDim];
-  HWY_ALIGN float plain_decays[contract::kMaxKeyDim];
   Token token[kMaxBlock];
 };
 
@@ -74,22 +55,13 @@ float norm_epsilon(const GatedDeltaNetArgs<T, G>& args) {
 
 // x times its norm_factor, as a token's vector.
 template <class T>
-void normalise(const T* from, float* to, const Layout& layout, float epsilon) {
-  const auto size = static_cast<std::size_t>(layout.key_dim);
+void normalise(const T* from, float* to, std::int64_t key_dim, float epsilon) {
+  const auto size = static_cast<std::size_t>(key_dim);
   const Eight factor = set8(norm_factor(from, size, epsilon));
-  for (std::int64_t i = 0; i < layout.key_dim; i += 8) {
+  for (std::int64_t i = 0; i < key_dim; i += 8) {
     const Eight x = load8_n(from + i, size - static_cast<std::size_t>(i));
-    layout.store_block(mul8(x, factor), to, i);
+    store8(mul8(x, factor), to + i);
   }
-}
-
-// The dot product of two token vectors, in the one order.
-HWY_INLINE float dot_of(const float* a, const float* b, const Layout& layout) {
-  Eight sum = set8(0.0f);
-  for (std::int64_t i = 0; i < layout.size(); i += 8 * layout.copies) {
-    sum = mul_add8(load8(a + i), load8(b + i), sum);
-  }
-  return sum8(sum);
 }
 
 // One vector of log decays from the inputs of their gate.
@@ -162,20 +134,19 @@ void update_rates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::
 // Decay factors per key of one head, as token vectors from `to` on.
 template <class T, class G>
 void per_key_decays(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
-                    std::int64_t h, const Layout& layout, float* to, Token* token) {
+                    std::int64_t h, std::int64_t key_dim, float* to, Token* token) {
   const auto& decay = *args.decay_per_key;
-  const std::int64_t key_dim = layout.key_dim;
   float a_log[8] = {}, dt_bias[8] = {};
   if (args.a_log) std::fill_n(a_log, 8, (*args.a_log)(h));
   if (args.dt_bias) std::fill_n(dt_bias, 8, (*args.dt_bias)(h));
-  for (std::int64_t t = 0; t < count; ++t, to += layout.size()) {
+  for (std::int64_t t = 0; t < count; ++t, to += padded_dim(key_dim)) {
     for (std::int64_t i = 0; i < key_dim; i += 8) {
       const std::int64_t n = std::min<std::int64_t>(8, key_dim - i);
       float block[8] = {};
       for (std::int64_t j = 0; j < n; ++j) block[j] = to_float(decay(start + t, h, i + j));
       if (args.dt_bias_per_key) std::copy_n(&(*args.dt_bias_per_key)(h, i), n, dt_bias);
       decay_factors(args, block, n, a_log, dt_bias, block);
-      layout.store_block(load8(block), to, i);
+      store8(load8(block), to + i);
     }
     token[t].factor = 1;
     token[t].decays = to;
@@ -186,20 +157,18 @@ void per_key_decays(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std
 template <class T, class G>
 void prepare_keys(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::int64_t count,
                   std::int64_t key_head, Block& block) {
-  const Layout& layout = block.layout;
-  const std::int64_t offset = key_head * layout.key_dim, vector = layout.size();
+  const std::int64_t key_dim = args.key.extent(2), vector = padded_dim(key_dim);
+  const std::int64_t offset = key_head * key_dim;
   const float epsilon = norm_epsilon(args);
   for (std::int64_t t = 0; t < count; ++t) {
     float* const key = block.scratch + 2 * t * vector;
     float* const query = key + vector;
-    normalise(args.key.row(start + t) + offset, key, layout, epsilon);
-    normalise(args.query.row(start + t) + offset, query, layout, epsilon);
+    normalise(args.key.row(start + t) + offset, key, key_dim, epsilon);
+    normalise(args.query.row(start + t) + offset, query, key_dim, epsilon);
     block.token[t].key = key;
     block.token[t].query = query;
-    block.token[t].key_query = dot_of(key, query, layout);
+    block.token[t].key_query = dot8(key, query, static_cast<std::size_t>(key_dim));
   }
-  if (count == 1) layout.gather(block.token[0].key, block.plain_key);
-  block.token[0].plain_key = block.plain_key;
 }
 
 // The gates of value heads first_head … first_head + heads − 1; heads · count is at most kMaxBlock.
@@ -221,11 +190,10 @@ void choose_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t start, std::
     token[t].factor = gates.factor[place * count + t];
     token[t].decays = nullptr;
   }
-  token[0].plain_decays = args.decay_per_key ? block.plain_decays : nullptr;
   if (!args.decay_per_key) return;
-  const Layout& layout = block.layout;
-  per_key_decays(args, start, count, h, layout, block.scratch + 2 * count * layout.size(), token);
-  if (count == 1) layout.gather(token[0].decays, block.plain_decays);
+  const std::int64_t key_dim = args.key.extent(2);
+  float* const decays = block.scratch + 2 * count * padded_dim(key_dim);
+  per_key_decays(args, start, count, h, key_dim, decays, token);
 }
 
 }  // namespace
