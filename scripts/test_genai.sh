@@ -27,9 +27,15 @@ python_packages requirements-genai.txt
 # hundred times as long where other programs run.
 quietly genai-packages "building packages of random checkpoints in ${packages#"$root"/}" \
   env OMP_NUM_THREADS=1 "$venv/bin/python" tools/package/tiny_packages.py "$packages"
+quietly genai-demo "making models/demo anew from its checkpoints" \
+  env OMP_NUM_THREADS=1 PYTHONPATH=build/release/python "$venv/bin/python" \
+  tools/package/demo_package.py models/demo models/demo/dflash2 build/demo
 venv=$tested
 
 status=0
+for file in model.onnx dflash2.onnx genai_config.json; do
+  cmp "models/demo/$file" "build/demo/$file" || status=1
+done
 for tests in python/tests/test_retarget*.py onnxruntime/tests/test_dense_packages.py; do
   suite=genai-$(basename "$tests" .py)
   logged "$suite" "$tests on these packages" env "DELTAWORKS_PACKAGES=$packages" \

@@ -8,7 +8,7 @@ PACKAGE     where the package goes; may be CHECKPOINT, with DRAFTER in PACKAGE/d
 
 The stock builder makes a float16 package for CUDA with the drafter, deltaworks.retarget one for the
 CPU. Then the weights are taken out: each graph reads the float16 ranges of the checkpoints, which
-are copied. Remade from itself, models/demo comes out byte for byte:
+are copied. Remade from itself, models/demo comes out byte for byte (scripts/test_genai.sh):
 
     python tools/package/demo_package.py models/demo models/demo/dflash2 .cache/demo
 """

@@ -13,8 +13,8 @@ NAME, a folder in FOLDER, is one of
                                 the demonstration model with its trained drafter
 
 Nothing is changed afterwards, but the tokenizer, which no token needs, stays behind. Beside them,
-dense.json and moe.json have what transformers decodes greedily from the same checkpoint. A minute
-a package on requirements-genai.txt:
+dense.json and moe.json have what transformers decodes greedily from the same checkpoint. Ten
+seconds a package on requirements-genai.txt, with one thread (OMP_NUM_THREADS=1):
 
     python tools/package/tiny_packages.py onnxruntime/tests/data
 
