@@ -71,8 +71,9 @@ def damage(proto: GraphProto) -> str:
     Names that are no text come as bytes from protobuf.
     """
     values = [*proto.input, *proto.output, *proto.value_info, *proto.initializer]
-    if not all(isinstance(value.name, str) for value in values):
-        return "a value's name is no text"
+    places = [entry.value for tensor in proto.initializer for entry in tensor.external_data]
+    if not all(isinstance(text, str) for text in (*places, *(value.name for value in values))):
+        return "a value's name or place is no text"
     known = {value.name for value in (*proto.input, *proto.initializer)}
     for node in proto.node:
         names = [node.op_type, node.domain, node.name, *node.input, *node.output]
