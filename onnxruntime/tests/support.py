@@ -144,8 +144,8 @@ def profiles():
 
 
 def new_profile():
-    """A prefix of its own: ONNX Runtime adds the second only, and two sessions that begin within one
-    would write into one file."""
+    """A prefix of its own: ONNX Runtime adds the second only, and two sessions that begin within
+    one would write into one file."""
     folder, numbers = profiles()
     return str(Path(folder.name) / f"profile-{next(numbers)}")
 
