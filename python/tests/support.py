@@ -1,7 +1,11 @@
 """Random operands, comparisons, and a stopwatch for the interpreter lock."""
 
+import functools
+import os
 import threading
 import time
+import zlib
+from collections import Counter
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +18,22 @@ TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 1e-3, np.dtype(BF
 
 def type_name(dtype):
     return np.dtype(dtype).name
+
+
+calls = Counter()  # of fresh_rng by a test
+
+
+@functools.cache
+def seed():
+    return int(os.environ.get("DELTAWORKS_TEST_SEED") or time.time_ns())
+
+
+def fresh_rng():
+    """Other operands in each run and at each call; pytest shows the seed where a test fails."""
+    print(f"DELTAWORKS_TEST_SEED={seed()} draws these operands again")
+    test = os.environ["PYTEST_CURRENT_TEST"]
+    calls[test] += 1
+    return np.random.default_rng([seed(), zlib.crc32(test.encode()), calls[test]])
 
 
 def normal(rng, *shape, dtype=np.float32, scale=1.0):

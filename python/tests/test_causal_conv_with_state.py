@@ -1,11 +1,11 @@
 import deltaworks
 import numpy as np
 import pytest
-from support import TYPES, close, normal, offsets, same_bits, type_name
+from support import TYPES, close, fresh_rng, normal, offsets, same_bits, type_name
 
 
 def problem(dtype=np.float32, channels=7, length=9, width=4, dilation=1):
-    rng, history = np.random.default_rng(), (width - 1) * dilation
+    rng, history = fresh_rng(), (width - 1) * dilation
     return {
         "input": normal(rng, 2, channels, length, dtype=dtype),
         "weight": normal(rng, channels, 1, width, dtype=dtype, scale=0.5),

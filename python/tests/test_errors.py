@@ -3,11 +3,11 @@
 import deltaworks
 import numpy as np
 import pytest
-from support import BFLOAT16, offsets, poison
+from support import BFLOAT16, fresh_rng, offsets, poison
 
 
 def call(**changed):
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     arguments = {
         "input": rng.standard_normal((6, 8), np.float32),
         "weight": rng.standard_normal((8, 1, 3), np.float32),

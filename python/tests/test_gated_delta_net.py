@@ -1,7 +1,18 @@
 import deltaworks
 import numpy as np
 import pytest
-from support import BFLOAT16, TYPES, close, normal, offsets, pitched, poison, same_bits, spans
+from support import (
+    BFLOAT16,
+    TYPES,
+    close,
+    fresh_rng,
+    normal,
+    offsets,
+    pitched,
+    poison,
+    same_bits,
+    spans,
+)
 
 from support import type_name  # isort: skip
 
@@ -47,7 +58,7 @@ def reference(case, b, span, update_rule="gated_delta", gate="none", qk_l2_norm=
 
 
 def problem(dtype=np.float32, lengths=(5, 0, 1, 9), gate_dtype=np.float32, per_key=False):
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     n, hk, hv, k, v = sum(lengths), *HEADS.values()
     key = normal(rng, n, hk, k)
     key /= np.sqrt((key**2).sum(-1, keepdims=True))
@@ -95,7 +106,7 @@ def test_update_rules(rule):
 @pytest.mark.parametrize("dt_bias", ["per_head", "per_key", "flat"])
 @pytest.mark.parametrize("gate", ["softplus", "sigmoid"])
 def test_gates(gate, dt_bias):
-    case, rng = problem(per_key=dt_bias != "per_head"), np.random.default_rng()
+    case, rng = problem(per_key=dt_bias != "per_head"), fresh_rng()
     case["decay"] = normal(rng, *case["decay"].shape)
     case["beta"] = normal(rng, *case["beta"].shape)
     case["a_log"] = normal(rng, HEADS["value_heads"], scale=0.5)
@@ -249,7 +260,7 @@ def test_rows_may_lie_apart(argument):
 
 
 def test_gates_rows_and_results_may_lie_apart():
-    case, rng = problem(lengths=(3, 4), per_key=True), np.random.default_rng()
+    case, rng = problem(lengths=(3, 4), per_key=True), fresh_rng()
     case |= {"a_log": normal(rng, 4), "dt_bias": normal(rng, 4, 24)}
     options = {"gate_activation": "softplus", "state_update_capacity": 2}
     capture = np.array([2, 1], np.int32)

@@ -1,11 +1,22 @@
 import deltaworks
 import numpy as np
 import pytest
-from support import BFLOAT16, TYPES, close, normal, offsets, pitched, poison, same_bits, type_name
+from support import (
+    BFLOAT16,
+    TYPES,
+    close,
+    fresh_rng,
+    normal,
+    offsets,
+    pitched,
+    poison,
+    same_bits,
+    type_name,
+)
 
 
 def problem(*shape, dtype=np.float32):
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     return {
         "update_logits": normal(rng, *shape, dtype=dtype, scale=3),
         "decay_inputs": normal(rng, *shape, dtype=dtype, scale=3),
@@ -42,7 +53,7 @@ def test_arithmetic_of_the_activations_rounds_two_steps():
 
 
 def test_gated_delta_net_computes_the_same_bits():
-    rng, case = np.random.default_rng(), problem(9, 4)
+    rng, case = fresh_rng(), problem(9, 4)
     operands = [normal(rng, 9, 2, 16), normal(rng, 9, 2, 16), normal(rng, 9, 4, 8), offsets(4, 5)]
     inside = deltaworks.gated_delta_net(
         *operands,

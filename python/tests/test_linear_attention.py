@@ -1,7 +1,7 @@
 import deltaworks
 import numpy as np
 import pytest
-from support import TYPES, close, normal, same_bits, type_name
+from support import TYPES, close, fresh_rng, normal, same_bits, type_name
 
 SIZES = {
     "sequences": 2,
@@ -16,7 +16,7 @@ SIZES = {
 
 def problem(dtype=np.float32, state=None, **changed):
     """Operands, and the head counts; `state` is the type of past_state, or False for none."""
-    rng, s = np.random.default_rng(), SIZES | changed
+    rng, s = fresh_rng(), SIZES | changed
     tokens = (s["sequences"], s["length"])
     unit = s["key_dim"] ** -0.5
     case = {

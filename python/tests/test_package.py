@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from support import longest_pause, normal, offsets, same_bits
+from support import fresh_rng, longest_pause, normal, offsets, same_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATORS = [
@@ -69,7 +69,7 @@ def test_functions_are_documented_and_typed(name):
 
 
 def test_the_library_serves_a_stock_session():
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     feeds = {
         "input": normal(rng, 5, 8),
         "weight": normal(rng, 8, 1, 4),
@@ -104,7 +104,7 @@ def test_the_library_serves_a_stock_session():
 
 
 def long_call(tokens):
-    rng, heads, dim = np.random.default_rng(), 4, 128
+    rng, heads, dim = fresh_rng(), 4, 128
     rows = normal(rng, tokens, heads, dim)
     return lambda: deltaworks.gated_delta_net(rows, rows, rows, offsets(tokens), qk_l2_norm=True)
 
@@ -124,7 +124,7 @@ def test_the_interpreter_lock_is_released():
 
 
 def test_threads_share_a_call():
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     rows = normal(rng, 2000, 4, 64)
     for _ in range(20):  # on a busy machine the other thread may come late
         own, all_threads = time.thread_time(), time.process_time()
@@ -136,7 +136,7 @@ def test_threads_share_a_call():
 
 
 def test_calls_from_many_threads():
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     rows, state = normal(rng, 40, 2, 16), normal(rng, 1, 2, 16, 16)
     arguments = {"query": rows, "key": rows, "value": rows, "cu_seqlens": offsets(40)}
     arguments |= {"initial_state": state, "qk_l2_norm": True}

@@ -1,7 +1,18 @@
 import deltaworks
 import numpy as np
 import pytest
-from support import TYPES, close, normal, offsets, pitched, poison, same_bits, spans, type_name
+from support import (
+    TYPES,
+    close,
+    fresh_rng,
+    normal,
+    offsets,
+    pitched,
+    poison,
+    same_bits,
+    spans,
+    type_name,
+)
 
 HEADS, KV_HEADS, DIM, BLOCK = 4, 2, 16, 4
 
@@ -25,7 +36,7 @@ def reference(case, b, span, past):
 
 
 def problem(dtype=np.float32, lengths=(1, 6), past=(9, 0)):
-    rng, tokens = np.random.default_rng(), sum(lengths)
+    rng, tokens = fresh_rng(), sum(lengths)
     return {
         "query": normal(rng, tokens, HEADS, DIM, dtype=dtype),
         "key": normal(rng, tokens, KV_HEADS, DIM, dtype=dtype),
@@ -80,7 +91,7 @@ def test_rows_may_lie_apart(argument):
 
 
 def test_options_reach_the_library():
-    case, rng = problem(), np.random.default_rng()
+    case, rng = problem(), fresh_rng()
     plain = deltaworks.paged_attention(**case).output
     options = {
         "scale": 0.5,

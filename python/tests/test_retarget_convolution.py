@@ -12,6 +12,7 @@ from deltaworks.retarget.dynamic_convolution import fuse
 from deltaworks.retarget.widen import widen
 from genai import PACKAGES
 from onnx import helper
+from support import fresh_rng
 
 SOURCE = PACKAGES / "paged/float16"
 
@@ -51,7 +52,7 @@ def drafter_session(folder, name, rewrite):
 
 
 def drafter_feeds(lanes, block=8, context=5):
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     tokens = lanes * (block + context)
     lane, position = np.divmod(np.arange(tokens), block + context)
     # A lane's tokens are its context, then its block; the rows are all blocks, then all contexts.

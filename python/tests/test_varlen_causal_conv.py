@@ -1,7 +1,18 @@
 import deltaworks
 import numpy as np
 import pytest
-from support import TYPES, close, normal, offsets, pitched, poison, same_bits, spans, type_name
+from support import (
+    TYPES,
+    close,
+    fresh_rng,
+    normal,
+    offsets,
+    pitched,
+    poison,
+    same_bits,
+    spans,
+    type_name,
+)
 
 
 def reference(x, weight, bias, state, activation, dilation):
@@ -21,7 +32,7 @@ def reference(x, weight, bias, state, activation, dilation):
 
 
 def problem(dtype=np.float32, lengths=(5, 0, 1, 12), channels=19, width=4, dilation=1):
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     history = (width - 1) * dilation
     return {
         "input": normal(rng, sum(lengths), channels, dtype=dtype),
@@ -125,7 +136,7 @@ def test_in_place():
 
 
 def test_replay_in_place():
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     state, update = normal(rng, 2, 3, 4), normal(rng, 2, 5, 3)
     count = np.array([2, 5], np.int32)
     expected = deltaworks.replay_conv_state(state, update, count).state
@@ -189,7 +200,7 @@ def test_nothing_to_do():
 
 
 def dynamic_problem(dtype, groups=4, taps=3):
-    case, rng = problem(dtype, channels=24, width=2), np.random.default_rng()
+    case, rng = problem(dtype, channels=24, width=2), fresh_rng()
     del case["bias"]
     tokens = len(case["input"])
     return case | {
