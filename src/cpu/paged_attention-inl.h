@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cpu/load-inl.h"
 #include "cpu/math-inl.h"
 
 #if defined(DELTAWORKS_CPU_PAGED_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -157,9 +158,10 @@ struct Ahead {
   }
 };
 
-// Positions whose rows of one kv head lie `stride` floats apart.
+// Positions whose rows of one kv head lie `stride` elements apart.
+template <class T>
 struct Rows {
-  const float* data;
+  const T* data;
   std::int64_t stride;
 };
 
@@ -168,7 +170,7 @@ constexpr int kAccumulators = kLanes >= 16 ? 16 : 8;  // of 32 or 16 registers
 // Partial sums i mod 8 = kFrom … kFrom + 4 kHalves − 1 of the dots of kVectors row vectors and kKeys
 // positions. A query row vector is [padded / 4][row][4].
 template <int kFrom, int kHalves, int kVectors, int kKeys, class D>
-HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const Rows& keys,
+HWY_INLINE void partial_dots(D d, const float* query, std::int64_t padded, const Rows<float>& keys,
                              const Ahead& ahead, Quad (&sum)[kHalves][kVectors][kKeys]) {
   for (auto& half : sum) {
     for (auto& row : half) {
@@ -209,7 +211,7 @@ HWY_INLINE void finish_dots(D d, const Quad (&low)[kVectors][kKeys],
 // Dots of kVectors row vectors and 4 · kQuads positions; those of one row vector are
 // [position / 4][row][4].
 template <int kVectors, int kQuads, class D>
-HWY_INLINE void score(D d, const float* query, std::int64_t padded, const Rows& keys,
+HWY_INLINE void score(D d, const float* query, std::int64_t padded, const Rows<float>& keys,
                       const Ahead& ahead, float* dots) {
   constexpr int kKeys = 4 * kQuads;
   if constexpr (2 * kVectors * kKeys <= kAccumulators) {
@@ -225,7 +227,7 @@ HWY_INLINE void score(D d, const float* query, std::int64_t padded, const Rows& 
 }
 
 template <int kVectors, int kQuads, class D>
-HWY_INLINE void score_quads(D d, const float* query, std::int64_t padded, const Rows& keys,
+HWY_INLINE void score_quads(D d, const float* query, std::int64_t padded, const Rows<float>& keys,
                             std::int64_t& quad, std::int64_t quads, const Ahead& ahead,
                             float* dots) {
   for (; quad + kQuads <= quads; quad += kQuads) {
@@ -237,7 +239,8 @@ HWY_INLINE void score_quads(D d, const float* query, std::int64_t padded, const 
 // Dots of `vectors` row vectors and 4 · quads positions.
 template <class D>
 HWY_INLINE void score_block(D d, const float* query, std::int64_t vectors, std::int64_t padded,
-                            const Rows& keys, std::int64_t quads, const Ahead& ahead, float* dots) {
+                            const Rows<float>& keys, std::int64_t quads, const Ahead& ahead,
+                            float* dots) {
   constexpr int kTall = kAccumulators / 4;
   std::int64_t v = 0;
   while (v < vectors) {
@@ -341,8 +344,9 @@ constexpr std::int64_t weights_of(std::int64_t row) {
 }
 
 // Positions whose weighted values some rows add up.
+template <class T>
 struct Values {
-  Rows rows;             // from position `first` on
+  Rows<T> rows;          // from position `first` on
   Ahead ahead;           // likewise
   const float* weights;  // of the first of these rows
   std::int64_t first, begin, end, padded;
@@ -350,22 +354,22 @@ struct Values {
 
 // sums[row] += weight[row][j] · values[j] for j in [begin, end), ascending, in kVectors vectors of
 // columns. Rows start at a multiple of kRows, a power of two.
-template <int kRows, int kVectors, class D>
-HWY_INLINE void accumulate(D d, const Values& in, std::int64_t column, float* sums) {
+template <int kRows, int kVectors, class D, class T>
+HWY_INLINE void accumulate(D d, const Values<T>& in, std::int64_t column, float* sums) {
   V16 sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
       sum[r][v] = hn::Load(d, sums + r * in.padded + column + v * kLanes);
     }
   }
-  const float* row = in.rows.data + (in.begin - in.first) * in.rows.stride + column;
+  const T* row = in.rows.data + (in.begin - in.first) * in.rows.stride + column;
   const char* ahead = in.ahead.at(in.begin - in.first, column);
   const auto add = [&](const float* weight) HWY_ATTR {
     for (int i = 0; i < kVectors * kLanes; i += 16) {
       hwy::Prefetch(ahead + i * in.ahead.element_bytes);
     }
     V16 value[kVectors];
-    for (int v = 0; v < kVectors; ++v) value[v] = hn::LoadU(d, row + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) value[v] = load_float(d, row + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
       const auto w = hn::Set(d, weight[weights_of(r)]);
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(w, value[v], sum[r][v]);
@@ -389,8 +393,8 @@ HWY_INLINE void accumulate(D d, const Values& in, std::int64_t column, float* su
   }
 }
 
-template <int kRows, class D>
-HWY_INLINE void accumulate_rows(D d, const Values& in, float* sums) {
+template <int kRows, class D, class T>
+HWY_INLINE void accumulate_rows(D d, const Values<T>& in, float* sums) {
   constexpr int kVectors = std::min(4, kAccumulators / kRows);
   if (in.begin >= in.end) return;
   std::int64_t column = 0;

@@ -149,19 +149,28 @@ HWY_INLINE void find_rows(const Work<T>& work, const View<T, 4>& cache, Span blo
   for (std::int64_t j = last + 1; j < kBlock; ++j) rows[j] = rows[last];
 }
 
-// Rows of whole quads around `part` as float32 of padded width: where they lie, or at Tile::cache.
-// Many query rows read them again and again, so they are copied then even if they are float32
-// already: rows of one head lie so far apart that they would share few sets of L1.
+// Whether the rows of `part` can be used where they lie: whole quads in one page. Many query rows
+// read them again and again, so they are copied then even if they are float32 already: rows of one
+// head lie so far apart that they would share few sets of L1.
 template <class T>
-HWY_INLINE Rows load_cache(const Work<T>& work, Span part, const char* const* rows, Tile& tile) {
+HWY_INLINE bool used_in_place(const Work<T>& work, Span part) {
+  return work.streams() && work.padded == work.g.head_dim && part.begin % 4 == 0 &&
+         part.end % 4 == 0 && part.begin / work.g.block_size == (part.end - 1) / work.g.block_size;
+}
+
+template <class T>
+HWY_INLINE Rows<T> rows_in_place(const Work<T>& work, const char* first) {
+  return {reinterpret_cast<const T*>(first), work.g.kv_heads * work.g.head_dim};
+}
+
+// Rows of whole quads around `part` as float32 of padded width: where they lie, or at Tile::cache.
+template <class T>
+HWY_INLINE Rows<float> load_cache(const Work<T>& work, Span part, const char* const* rows,
+                                  Tile& tile) {
   const Geometry& g = work.g;
   const std::int64_t begin = part.begin % kBlock / 4 * 4, end = (part.end - 1) % kBlock / 4 * 4 + 4;
   if constexpr (std::is_same_v<T, float>) {
-    const bool in_one_page = part.begin / g.block_size == (part.end - 1) / g.block_size;
-    if (work.streams() && in_one_page && end - begin == part.end - part.begin &&
-        work.padded == g.head_dim) {
-      return {reinterpret_cast<const float*>(rows[begin]), g.kv_heads * g.head_dim};
-    }
+    if (used_in_place(work, part)) return rows_in_place(work, rows[begin]);
   }
   float* to = tile.cache;
   for (std::int64_t j = begin; j < end; ++j) {
@@ -211,7 +220,7 @@ template <class T>
 HWY_INLINE void weigh_block(const Work<T>& work, Span block, const Logit& logit, Tile& tile) {
   const char* const next = tile.values[block.begin % kBlock];
   for_each_step(work, block, tile.keys, next, [&](Span part, const Ahead& ahead) HWY_ATTR {
-    const Rows keys = load_cache(work, part, tile.keys, tile);
+    const Rows<float> keys = load_cache(work, part, tile.keys, tile);
     const std::int64_t first = part.begin % kBlock / 4;
     const std::int64_t quads = (part.end - 1) % kBlock / 4 + 1 - first;
     for (std::int64_t h = 0; h < work.kv_heads; ++h) {
@@ -226,8 +235,8 @@ HWY_INLINE void weigh_block(const Work<T>& work, Span block, const Logit& logit,
 
 // Adds the values of `part` to kRows rows: those that every row sees together, the others row by
 // row, each row in ascending order.
-template <int kRows>
-HWY_INLINE void add_values(std::int64_t row, Span part, Values in, Tile& tile) {
+template <int kRows, class T>
+HWY_INLINE void add_values(std::int64_t row, Span part, Values<T> in, Tile& tile) {
   const std::int64_t base = part.begin / kBlock * kBlock;
   const auto run = [&](auto rows, std::int64_t r, std::int64_t begin, std::int64_t end) HWY_ATTR {
     in.weights = tile.weights + weights_of(r);
@@ -256,7 +265,8 @@ HWY_INLINE void add_values(std::int64_t row, Span part, Values in, Tile& tile) {
 }
 
 // Rows [row, end) of the tile.
-HWY_INLINE void add_all_values(std::int64_t row, std::int64_t end, Span part, const Values& in,
+template <class T>
+HWY_INLINE void add_all_values(std::int64_t row, std::int64_t end, Span part, const Values<T>& in,
                                Tile& tile) {
   constexpr int kTall = kLanes >= 16 ? 8 : 4;
   while (row < end) {
@@ -283,17 +293,23 @@ HWY_INLINE void value_block(const Work<T>& work, Span block, const char* next, T
     for (std::int64_t i = 0; i < work.padded; ++i) sums[i] *= factor;
   });
   for_each_step(work, block, tile.values, next, [&](Span part, const Ahead& ahead) HWY_ATTR {
-    const Rows values = load_cache(work, part, tile.values, tile);
-    for (std::int64_t h = 0; h < work.kv_heads; ++h) {
-      add_all_values(h * work.stride(), h * work.stride() + work.rows, part,
-                     {.rows = {values.data + h * work.padded, values.stride},
-                      .ahead = ahead.from(0, h * work.g.head_dim),
-                      .weights = nullptr,
-                      .first = part.begin % kBlock / 4 * 4,
-                      .begin = 0,
-                      .end = 0,
-                      .padded = work.padded},
-                     tile);
+    const auto add = [&](const auto& values) HWY_ATTR {
+      using Element = std::remove_cvref_t<decltype(*values.data)>;
+      for (std::int64_t h = 0; h < work.kv_heads; ++h) {
+        const Values<Element> in{.rows = {values.data + h * work.padded, values.stride},
+                                 .ahead = ahead.from(0, h * work.g.head_dim),
+                                 .weights = nullptr,
+                                 .first = part.begin % kBlock / 4 * 4,
+                                 .begin = 0,
+                                 .end = 0,
+                                 .padded = work.padded};
+        add_all_values(h * work.stride(), h * work.stride() + work.rows, part, in, tile);
+      }
+    };
+    if (used_in_place(work, part)) {
+      add(rows_in_place(work, tile.values[part.begin % kBlock]));
+    } else {
+      add(load_cache(work, part, tile.values, tile));
     }
   });
 }
