@@ -187,12 +187,6 @@ HWY_INLINE std::int64_t lines_per_token(const Pass& pass, std::int64_t rows) {
   return (bytes / kCacheLine + pass.steps.count) / pass.steps.count;
 }
 
-// Values and outputs of token `t` in the next tile, which lie pages apart.
-HWY_INLINE void fetch_rows(const Head<float>& head, std::int64_t t) {
-  fetch_to_l1(head.next_value + t * head.value_stride);
-  fetch_to_l1(head.next_output + t * head.output_stride);
-}
-
 // A call of memcpy for so few would cost a capturing call 3 %.
 HWY_INLINE void copy_rows(const float* from, std::int64_t rows, float* to) {
   for (std::int64_t row = 0; row < rows; row += kRows) {
@@ -274,7 +268,6 @@ HWY_NOINLINE void run_tile_of(const Pass& pass, const Head<float>& head, Tile& t
                       head.output + t * head.output_stride + row);
     }
     if (t == pass.steps.count) continue;
-    if (done == 0) fetch_rows(head, t);
     if (t < pass.steps.captured) {
       copy_rows(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
     }
@@ -311,7 +304,7 @@ HWY_INLINE void finish_lanes(const Token& token, const LaneSums& sums, bool reca
 // The lines of a group's values and outputs that later tokens need. Into L2 a tile ahead; into L1 only four tokens ahead,
 // for rows that lie pages apart share one L1 set. Without it a call of 1024 tokens takes 1.6 times as long.
 template <class T>
-HWY_INLINE void fetch_lane_rows(const Head<T>& head, std::int64_t t, std::int64_t row) {
+HWY_INLINE void fetch_rows(const Head<T>& head, std::int64_t t, std::int64_t row) {
   constexpr std::int64_t kLine = kCacheLine / static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t r = row; r < row + kLaneRows; r += kLine) {
     fetch_to_l2(head.next_value + t * head.value_stride + r);
@@ -339,7 +332,7 @@ HWY_NOINLINE void run_row_lanes(const Pass& pass, const Head<T>& head, Tile& til
       finish_lanes<kPerKey>(token[t], sums, pass.steps.recalls, pass.steps.scale,
                             head.value + t * head.value_stride + row,
                             head.output + t * head.output_stride + row, delta);
-      fetch_lane_rows(head, t, row);
+      fetch_rows(head, t, row);
       fetch_next_tile(pass, row, kLaneRows, lines, t);
     }
     head.ahead.fetch(t);
@@ -363,7 +356,6 @@ HWY_INLINE void run_converted(const Pass& pass, const Head<T>& head, Tile& tile)
   Head<float> converted{};
   converted.value = converted.output = tile.value;
   converted.value_stride = converted.output_stride = kMaxTileRows;
-  converted.next_value = converted.next_output = tile.value;
   for (std::int64_t t = 0; t < pass.steps.count; ++t) {
     float* const value = tile.value + t * kMaxTileRows;
     convert(head.value + t * head.value_stride, value, size);
