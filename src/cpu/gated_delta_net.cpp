@@ -170,7 +170,8 @@ struct Part {
 };
 
 // Where a part's values and outputs lie, and what to fetch while its tokens pass: the rows of the next head, or of the
-// next block of tokens for the first of the task's heads h … end − 1; and that block's keys and queries.
+// next block of tokens for the first of the task's heads h … end − 1; and the keys and queries of that block or, behind the
+// last one, of the next key head, whose task the thread often has next.
 template <class T, class G>
 Head<T> head_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
                 const Sequence& sequence, std::int64_t h, std::int64_t end, const Part& part) {
@@ -180,21 +181,25 @@ Head<T> head_of(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaN
   const std::int64_t next = is_last ? next_start : start;
   const std::int64_t at = part.h * g.value_dim + sequence.row;
   const std::int64_t next_at = (is_last ? h : part.h + 1) * g.value_dim + sequence.row;
-  const std::int64_t key = h / g.heads_per_key() * g.key_dim, bytes = sizeof(T);
+  const bool is_last_block = part.count == part.left;
+  const std::int64_t ahead_start = is_last_block ? start : next_start, bytes = sizeof(T);
+  const std::int64_t key_head = h / g.heads_per_key() + (is_last_block ? 1 : 0);
+  const std::int64_t key = std::min(key_head, g.key_heads - 1) * g.key_dim;
   const auto share = [&](std::int64_t heads) { return heads * g.key_dim * bytes / (end - h); };
-  return {.value = args.value.row(start) + at,
-          .output = args.output.row(start) + at,
-          .value_stride = args.value.row_stride(),
-          .output_stride = args.output.row_stride(),
-          .next_value = args.value.row(next) + next_at,
-          .next_output = args.output.row(next) + next_at,
-          .ahead = {.key = reinterpret_cast<const char*>(args.key.row(next_start) + key),
-                    .query = reinterpret_cast<const char*>(args.query.row(next_start) + key),
-                    .key_stride = args.key.row_stride() * bytes,
-                    .query_stride = args.query.row_stride() * bytes,
-                    .tokens = std::min(part.count, part.left - part.count),
-                    .begin = share(part.h - h),
-                    .end = share(part.h + 1 - h)}};
+  return {
+      .value = args.value.row(start) + at,
+      .output = args.output.row(start) + at,
+      .value_stride = args.value.row_stride(),
+      .output_stride = args.output.row_stride(),
+      .next_value = args.value.row(next) + next_at,
+      .next_output = args.output.row(next) + next_at,
+      .ahead = {.key = reinterpret_cast<const char*>(args.key.row(ahead_start) + key),
+                .query = reinterpret_cast<const char*>(args.query.row(ahead_start) + key),
+                .key_stride = args.key.row_stride() * bytes,
+                .query_stride = args.query.row_stride() * bytes,
+                .tokens = is_last_block ? part.count : std::min(part.count, part.left - part.count),
+                .begin = share(part.h - h),
+                .end = share(part.h + 1 - h)}};
 }
 
 // The tokens of a part, whose keys and gates are in the block. Several heads have one token, and their rows follow each

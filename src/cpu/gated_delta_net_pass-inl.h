@@ -61,8 +61,8 @@ struct Steps {
   float scale;
 };
 
-// Keys and queries of the next block, of which each tile's tokens fetch some bytes: rows of a key head lie pages apart
-// (8 KiB with 16 heads of 128), where no processor fetches by itself. Half of their preparation's time.
+// Keys and queries of the next block, or of the next key head, of which each tile's tokens fetch some bytes: rows of a key
+// head lie pages apart (8 KiB with 16 heads of 128), where no processor fetches by itself. Half of their preparation's time.
 struct Ahead {
   const char *key, *query;
   std::int64_t key_stride, query_stride, tokens;  // strides in bytes
@@ -268,6 +268,7 @@ HWY_NOINLINE void run_tile_of(const Pass& pass, const Head<float>& head, Tile& t
                       head.output + t * head.output_stride + row);
     }
     if (t == pass.steps.count) continue;
+    head.ahead.fetch(t);
     if (t < pass.steps.captured) {
       copy_rows(tile.delta, pass.rows, pass.steps.deltas + t * pass.steps.deltas_stride);
     }
@@ -354,6 +355,7 @@ template <bool kPerKey, class T>
 HWY_INLINE void run_converted(const Pass& pass, const Head<T>& head, Tile& tile) {
   const auto size = static_cast<std::size_t>(pass.rows);
   Head<float> converted{};
+  converted.ahead = head.ahead;
   converted.value = converted.output = tile.value;
   converted.value_stride = converted.output_stride = kMaxTileRows;
   for (std::int64_t t = 0; t < pass.steps.count; ++t) {
