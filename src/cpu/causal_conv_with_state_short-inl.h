@@ -37,25 +37,31 @@ constexpr std::int64_t kShort = 16;       // tokens at most, for which channels 
 
 std::int64_t lanes() { return static_cast<std::int64_t>(hn::Lanes(kF)); }
 
+bool can_halve(std::int64_t count, std::size_t n) {
+  return n == hn::Lanes(kF) && count % 2 == 0 && count <= kMaxTaps;
+}
+
 template <bool kSilu, class T>
 HWY_INLINE void store_output(hn::Vec<F> sum, T* to, std::size_t n) {
   if constexpr (kSilu) sum = silu(kF, sum);
   store_float_n(sum, kF, to, n);
 }
 
-// Rows of n channels, `count` elements each, to columns of kMaxLanes, and back. Up to four go through
-// registers; zeros stand behind a vector's last channel.
-template <class T>
-HWY_INLINE void to_columns(const T* rows, std::int64_t count, std::size_t n, T* columns) {
+// Rows of n channels, `count` elements each, to columns `stride` apart, and back. Up to four go through registers, 6 and
+// more in even numbers by halves, even and odd columns (kHalvings times at most); zeros stand behind a vector's last
+// channel.
+template <int kHalvings = 2, class T>
+HWY_INLINE void to_columns(const T* rows, std::int64_t count, std::size_t n, T* columns,
+                           std::int64_t stride = kMaxLanes) {
   const Bits<F, T> d_bits;
   auto a = hn::Zero(d_bits), b = a, c = a, e = a;
   const auto load = [&]<int kCount>() HWY_ATTR {
     load_columns<kCount>(kF, rows, n, a, b, c, e);
     auto* const to = as_bits(columns);
-    if constexpr (kCount >= 4) hn::StoreU(a, d_bits, to + (kCount - 4) * kMaxLanes);
-    if constexpr (kCount >= 3) hn::StoreU(b, d_bits, to + (kCount - 3) * kMaxLanes);
-    if constexpr (kCount >= 2) hn::StoreU(c, d_bits, to + (kCount - 2) * kMaxLanes);
-    hn::StoreU(e, d_bits, to + (kCount - 1) * kMaxLanes);
+    if constexpr (kCount >= 4) hn::StoreU(a, d_bits, to + (kCount - 4) * stride);
+    if constexpr (kCount >= 3) hn::StoreU(b, d_bits, to + (kCount - 3) * stride);
+    if constexpr (kCount >= 2) hn::StoreU(c, d_bits, to + (kCount - 2) * stride);
+    hn::StoreU(e, d_bits, to + (kCount - 1) * stride);
   };
   switch (count) {
     case 0: return;
@@ -64,20 +70,33 @@ HWY_INLINE void to_columns(const T* rows, std::int64_t count, std::size_t n, T* 
     case 3: return load.template operator()<3>();
     case 4: return load.template operator()<4>();
   }
-  if (n < hn::Lanes(kF)) std::fill_n(columns, count * kMaxLanes, T{});
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < count; ++j)
-      columns[j * kMaxLanes + static_cast<std::int64_t>(i)] =
-          rows[static_cast<std::int64_t>(i) * count + j];
+  if constexpr (kHalvings > 0) {
+    if (can_halve(count, n)) {
+      HWY_ALIGN T even[kMaxTaps / 2 * kMaxLanes], odd[kMaxTaps / 2 * kMaxLanes];
+      for (std::int64_t i = 0; i < count / 2 * lanes(); i += lanes()) {
+        hn::LoadInterleaved2(d_bits, as_bits(rows + 2 * i), a, b);
+        hn::StoreU(a, d_bits, as_bits(even + i));
+        hn::StoreU(b, d_bits, as_bits(odd + i));
+      }
+      to_columns<kHalvings - 1>(even, count / 2, n, columns, 2 * stride);
+      to_columns<kHalvings - 1>(odd, count / 2, n, columns + stride, 2 * stride);
+      return;
+    }
+  }
+  for (std::int64_t j = 0; j < count; ++j) {
+    if (n < hn::Lanes(kF)) std::fill_n(columns + j * stride, kMaxLanes, T{});
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(n); ++i)
+      columns[j * stride + i] = rows[i * count + j];
   }
 }
 
-template <class T>
-HWY_INLINE void to_rows(const T* columns, std::int64_t count, std::size_t n, T* rows) {
+template <int kHalvings = 2, class T>
+HWY_INLINE void to_rows(const T* columns, std::int64_t count, std::size_t n, T* rows,
+                        std::int64_t stride = kMaxLanes) {
   const auto store = [&]<int kCount>() HWY_ATTR {
     const auto column = [&](std::int64_t back) HWY_ATTR {
       const std::int64_t j = std::max<std::int64_t>(0, kCount - back);
-      return load_bits(kF, columns + j * kMaxLanes, hn::Lanes(kF));
+      return load_bits(kF, columns + j * stride, hn::Lanes(kF));
     };
     store_columns<kCount>(kF, column(4), column(3), column(2), column(1), rows, n);
   };
@@ -88,10 +107,22 @@ HWY_INLINE void to_rows(const T* columns, std::int64_t count, std::size_t n, T* 
     case 3: return store.template operator()<3>();
     case 4: return store.template operator()<4>();
   }
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < count; ++j)
-      rows[static_cast<std::int64_t>(i) * count + j] =
-          columns[j * kMaxLanes + static_cast<std::int64_t>(i)];
+  if constexpr (kHalvings > 0) {
+    if (can_halve(count, n)) {
+      const Bits<F, T> d_bits;
+      HWY_ALIGN T even[kMaxTaps / 2 * kMaxLanes], odd[kMaxTaps / 2 * kMaxLanes];
+      to_rows<kHalvings - 1>(columns, count / 2, n, even, 2 * stride);
+      to_rows<kHalvings - 1>(columns + stride, count / 2, n, odd, 2 * stride);
+      for (std::int64_t i = 0; i < count / 2 * lanes(); i += lanes()) {
+        const auto a = hn::LoadU(d_bits, as_bits(even + i)),
+                   b = hn::LoadU(d_bits, as_bits(odd + i));
+        hn::StoreInterleaved2(a, b, d_bits, as_bits(rows + 2 * i));
+      }
+      return;
+    }
+  }
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(n); ++i) {
+    for (std::int64_t j = 0; j < count; ++j) rows[i * count + j] = columns[j * stride + i];
   }
 }
 

@@ -52,42 +52,6 @@ HWY_INLINE hn::Vec<Bits<D, T>> load_bits(D d, const T* from, std::size_t n) {
   return hn::LoadU(d_bits, as_bits(padded));
 }
 
-// Transposes [n, Count], Count = 1 … 4: the last of the four results is the last column, unused
-// ones are left as they are.
-template <int Count, class D, class T, class V = hn::Vec<Bits<D, T>>>
-HWY_INLINE void load_columns(D d, const T* from, std::size_t n, V& a, V& b, V& c, V& e) {
-  const Bits<D, T> d_bits;
-  T padded[Count * hn::MaxLanes(d)];
-  if (n != hn::Lanes(d)) {
-    std::memset(padded, 0, sizeof(padded));
-    std::memcpy(padded, from, n * Count * sizeof(T));
-    from = padded;
-  }
-  const auto* bits = as_bits(from);
-  if constexpr (Count == 1) e = hn::LoadU(d_bits, bits);
-  if constexpr (Count == 2) hn::LoadInterleaved2(d_bits, bits, c, e);
-  if constexpr (Count == 3) hn::LoadInterleaved3(d_bits, bits, b, c, e);
-  if constexpr (Count == 4) hn::LoadInterleaved4(d_bits, bits, a, b, c, e);
-}
-
-template <int Count, class D, class T, class V = hn::Vec<Bits<D, T>>>
-HWY_INLINE void store_columns(D d, [[maybe_unused]] V a, V b, V c, V e, T* to, std::size_t n) {
-  const Bits<D, T> d_bits;
-  T padded[Count * hn::MaxLanes(d)];
-  const bool whole = n == hn::Lanes(d);
-  auto* bits = as_bits(whole ? to : padded);
-  if constexpr (Count == 1) hn::StoreU(e, d_bits, bits);
-  if constexpr (Count == 2) hn::StoreInterleaved2(c, e, d_bits, bits);
-  if constexpr (Count == 3) hn::StoreInterleaved3(b, c, e, d_bits, bits);
-  if constexpr (Count == 4) hn::StoreInterleaved4(a, b, c, e, d_bits, bits);
-  if (!whole) std::memcpy(to, padded, n * Count * sizeof(T));
-}
-
-// Count columns, one row a channel, to rows of channels and back. `rows` hold whole vectors; zeros stand behind the last
-// channel.
-template <class T>
-using RowTag = hn::ScalableTag<std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>>;
-
 // Highway's transposition of four goes through 128-bit blocks; even and odd elements of two vectors are one
 // instruction each with AVX-512, two with AVX2: 0.6 and 0.9 cycles a channel instead of 1.0 and 1.3. (Their names are
 // looked up with the vectors: SCALAR has none.)
@@ -108,6 +72,42 @@ HWY_INLINE void load_four_columns(D d, const hn::TFromD<D>* from, V& a, V& b, V&
     hn::LoadInterleaved4(d, from, a, b, c, e);
   }
 }
+
+// Transposes [n, Count], Count = 1 … 4: the last of the four results is the last column, unused
+// ones are left as they are.
+template <int Count, class D, class T, class V = hn::Vec<Bits<D, T>>>
+HWY_INLINE void load_columns(D d, const T* from, std::size_t n, V& a, V& b, V& c, V& e) {
+  const Bits<D, T> d_bits;
+  T padded[Count * hn::MaxLanes(d)];
+  if (n != hn::Lanes(d)) {
+    std::memset(padded, 0, sizeof(padded));
+    std::memcpy(padded, from, n * Count * sizeof(T));
+    from = padded;
+  }
+  const auto* bits = as_bits(from);
+  if constexpr (Count == 1) e = hn::LoadU(d_bits, bits);
+  if constexpr (Count == 2) hn::LoadInterleaved2(d_bits, bits, c, e);
+  if constexpr (Count == 3) hn::LoadInterleaved3(d_bits, bits, b, c, e);
+  if constexpr (Count == 4) load_four_columns(d_bits, bits, a, b, c, e);
+}
+
+template <int Count, class D, class T, class V = hn::Vec<Bits<D, T>>>
+HWY_INLINE void store_columns(D d, [[maybe_unused]] V a, V b, V c, V e, T* to, std::size_t n) {
+  const Bits<D, T> d_bits;
+  T padded[Count * hn::MaxLanes(d)];
+  const bool whole = n == hn::Lanes(d);
+  auto* bits = as_bits(whole ? to : padded);
+  if constexpr (Count == 1) hn::StoreU(e, d_bits, bits);
+  if constexpr (Count == 2) hn::StoreInterleaved2(c, e, d_bits, bits);
+  if constexpr (Count == 3) hn::StoreInterleaved3(b, c, e, d_bits, bits);
+  if constexpr (Count == 4) hn::StoreInterleaved4(a, b, c, e, d_bits, bits);
+  if (!whole) std::memcpy(to, padded, n * Count * sizeof(T));
+}
+
+// Count columns, one row a channel, to rows of channels and back. `rows` hold whole vectors; zeros stand behind the last
+// channel.
+template <class T>
+using RowTag = hn::ScalableTag<std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>>;
 
 template <int Count, class T>
 HWY_INLINE void columns_to_rows(const T* from, std::int64_t size, T* rows, std::int64_t stride) {
