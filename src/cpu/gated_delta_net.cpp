@@ -428,7 +428,7 @@ namespace {
 
 // Multiplications under which a thread's wake-up costs more than it saves. With two threads of ONNX Runtime, which spin for a
 // while, calls of 2^18 (38 us) gain nothing and those of 2^19 (97 us on one) 1.4 to 2.1 times; with threads that sleep,
-// which a virtual machine wakes in 55 us, gains begin at 2^21.
+// which a virtual machine wakes in 55 us, gains begin at about 2^23.
 constexpr std::int64_t kWorthSplitting = 1 << 19;
 
 ParallelFor for_work(const Cpu& device, std::int64_t work) {
