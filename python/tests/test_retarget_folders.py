@@ -94,3 +94,21 @@ def test_links_share_the_weights(tmp_path):
     data = "model.onnx.data"
     assert (source / data).samefile(tmp_path / "target" / data)
     assert not (source / "model.onnx").samefile(tmp_path / "target/model.onnx")
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_files_behind_symlinks_are_whole_in_the_target(tmp_path, link):
+    """The caches of model hubs are folders of links like these."""
+    source, target = copy_of("paged/int4", tmp_path / "source"), tmp_path / "other/target"
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for path in list(source.iterdir()):
+        path.rename(blobs / path.name)
+        path.symlink_to(Path("../blobs", path.name))
+    before = digests(source)
+    retarget(source, target, link=link)
+    assert digests(source) == before
+    assert not any(path.is_symlink() for path in target.iterdir())
+    data = "model.onnx.data"
+    assert (target / data).read_bytes() == (blobs / data).read_bytes()
+    assert (target / data).samefile(blobs / data) == link

@@ -220,7 +220,7 @@ def remove_leftovers(target: Path, kind: str, own: int = 0) -> None:
 def transfer(source: Path, target: Path, link: bool, progress: Progress) -> None:
     """Links a file, or copies it in pieces; a file system that can shares the copy's blocks."""
     if link:
-        os.link(source, target)
+        os.link(source.resolve(), target)  # a symlink's own link would lead nowhere from there
         return
     size, done = source.stat().st_size, 0
     with source.open("rb", buffering=0) as reader, target.open("wb") as writer:
