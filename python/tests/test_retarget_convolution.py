@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from deltaworks.retarget import retarget
 from deltaworks.retarget.dynamic_convolution import fuse
 from deltaworks.retarget.widen import widen
-from genai import PACKAGES
+from genai import PACKAGES, change_graph, copy_of
 from onnx import helper
 from support import fresh_rng
 
@@ -130,3 +131,18 @@ def test_convolutions_of_another_form_stay(change):
     kept = change(graph)
     assert fuse(graph) == 6
     assert kept in [node.name for node in graph.node]
+
+
+def test_a_drafter_of_which_nothing_is_recognised_is_told_of(tmp_path):
+    source = copy_of("paged/float16", tmp_path / "source")
+
+    def count_axes_from_the_end(graph):
+        for node in graph.node:
+            for attribute in node.attribute:
+                if (node.op_type, attribute.name) == ("Split", "axis"):
+                    attribute.i = -2
+
+    change_graph(source / "dflash2.onnx", count_axes_from_the_end)
+    changes = [c for c in retarget(source, tmp_path / "target") if "dynamic convolution" in c]
+    assert len(changes) == 1
+    assert changes[0].startswith("dflash2.onnx: note: no dynamic convolution was recognised")

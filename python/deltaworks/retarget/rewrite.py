@@ -22,6 +22,8 @@ def rewrite(part: Config, model: ModelProto, options: Options) -> list[str]:
     if convolutions := fuse(model.graph):
         model.opset_import.add(domain="deltaworks", version=1)
         changes.append(f"{convolutions} dynamic convolutions, now deltaworks::DFlash2DynamicConv")
+    else:
+        changes.append("note: no dynamic convolution was recognised; plain nodes run it, slower")
     # Its own type is bfloat16, which a CPU cannot multiply, so only its input can stay.
     return changes + widened(model, frozenset([aux] if options.keep_float16 else []))
 
