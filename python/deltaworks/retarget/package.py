@@ -197,9 +197,9 @@ def write(package: Package, target: Path, link: bool, progress: Progress) -> Non
             except BaseException:
                 old.rename(target)
                 raise
-            remove_leftovers(target, "old", os.getpid())
         else:
             fresh.rename(target)
+        remove_leftovers(target, "old", os.getpid())
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         for path in parents:
