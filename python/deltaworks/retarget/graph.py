@@ -101,7 +101,7 @@ def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
     kept = []
     for node in reversed(nodes):
         if needed.intersection(node.output):
-            needed.update(node.input)
+            needed.update(filter(None, node.input))
             kept.append(node)
     del graph.node[:]
     graph.node.extend(reversed(kept))

@@ -43,7 +43,8 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
     package = Package(source, read_configuration(source))
     refuse(folder_refusals(source, target) or configuration.refusals(package.config))
     reasons = []
-    for part in configuration.parts(package.config).values():
+    parts = configuration.parts(package.config)
+    for part in parts.values():
         name = part["filename"]
         if name in package.models:
             refuse([f"{CONFIGURATION} names {name} twice, for two parts: build the package again"])
@@ -54,7 +55,6 @@ def convert(source: Path, target: Path, options: Options, progress: Progress) ->
         package.changes += [f"{name}: {text}" for text in served.unasked(model)]
         reasons += [f"{name}, {text}" for text in served.refusals(model)]
     refuse(reasons)
-    parts = configuration.parts(package.config)
     memories = {
         name: memory_of(part["filename"], package.models[part["filename"]])
         for name, part in parts.items()

@@ -52,11 +52,9 @@ def widen(graph: GraphProto, keep: frozenset[str] = frozenset()) -> int:
     widened: dict[str, str] = {}  # stored value: its float32 form
     for node in graph.node:
         check(node)
-        if node.op_type == "Cast" and node.domain == "":
-            narrow_cast(node)
-        elif moves_narrow(node, narrow):
+        if moves_narrow(node, narrow):
             narrow.add(node.output[0])
-        else:
+        elif node.op_type != "Cast" or node.domain:  # which reads any type as it is
             nodes += widen_inputs(node, narrow, widened)
         widen_attributes(node)
         nodes.append(node)
@@ -97,13 +95,6 @@ def moves_narrow(node: NodeProto, narrow: set[str]) -> bool:
     return node.domain == "" and node.op_type in MOVES and node.input[0] in narrow
 
 
-def narrow_cast(node: NodeProto) -> None:
-    """A Cast to 16 bits becomes one to float32; ONNX Runtime drops those that change nothing."""
-    for attribute in node.attribute:
-        if attribute.name == "to" and attribute.i in NARROW:
-            attribute.i = TensorProto.FLOAT
-
-
 def widen_inputs(node: NodeProto, narrow: set[str], widened: dict[str, str]) -> list[NodeProto]:
     """Lets the node read float32; the Casts that this needs."""
     casts = []
@@ -120,6 +111,7 @@ def widen_inputs(node: NodeProto, narrow: set[str], widened: dict[str, str]) -> 
 
 
 def widen_attributes(node: NodeProto) -> None:
+    """A Cast to 16 bits becomes one to float32; ONNX Runtime drops those that change nothing."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in NARROW:
             wide = numpy_helper.to_array(attribute.t).astype(np.float32)
