@@ -1,7 +1,10 @@
 """deltaworks.retarget: the folders that it reads, writes, replaces and leaves alone."""
 
 import hashlib
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,37 @@ def test_files_behind_symlinks_are_whole_in_the_target(tmp_path, link):
     data = "model.onnx.data"
     assert (target / data).read_bytes() == (blobs / data).read_bytes()
     assert (target / data).samefile(blobs / data) == link
+
+
+LARGE_RUN = """
+import json, os, pathlib, sys
+from deltaworks.retarget import __main__, retarget
+
+os.copy_file_range = lambda *_: 0  # the read that follows is what could take memory
+seen = []
+
+def progress(file, done, size):
+    seen.append((file, done, size))
+    __main__.bar(file, done, size)
+
+retarget(sys.argv[1], sys.argv[2], progress=progress)
+peak = pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+print(json.dumps([seen, int(peak) << 10]))
+"""
+
+
+def test_a_large_file_takes_little_memory_and_tells_how_far_it_is(tmp_path):
+    source, data, size = copy_of("paged/int4", tmp_path / "source"), "model.onnx.data", 320 << 20
+    os.truncate(source / data, size)  # a hole: what is read are zeros
+    command = [sys.executable, "-c", LARGE_RUN, source, tmp_path / "target"]
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    seen, peak = json.loads(done.stdout)
+    steps = [moved for file, moved, _ in seen if file == data]
+    assert len(steps) >= 10 and sorted(set(steps)) == steps and steps[-1] == size
+    assert {total for file, _, total in seen if file == data} == {size}
+    assert peak < size / 2, f"{peak:,}"
+    assert done.stderr.count(b"\r") == len(steps)  # small files are not worth a bar
+    assert done.stderr.endswith(b"\rmodel.onnx.data: 336 of 336 MB\n")
+    assert (tmp_path / "target" / data).stat().st_size == size
+    (tmp_path / "target" / data).unlink()  # pytest keeps folders
