@@ -53,7 +53,7 @@ def generate(
         request.begin_turn(np.array(text, np.int32), options)
         requests.append(request)
     limit = min(MAX_DRAFTS, engine.max_draft_tokens_per_proposal())  # 0: the model captures nothing
-    events = engine.create_event_buffer(4 * MAX_DRAFTS * len(requests))
+    events = engine.create_event_buffer(4 * (MAX_DRAFTS + 1) * len(requests))
     steps = 0
     while engine.has_pending_requests():
         for request, text, prompt in zip(requests, texts, prompts, strict=True):
@@ -101,7 +101,9 @@ def main() -> None:
     )
     parser.add_argument("--prompt", action="append", help="instead of the three built in; repeats")
     parser.add_argument(
-        "--begin", type=int, help="token before each prompt (the demonstration model needs 256)"
+        "--begin",
+        type=int,
+        help=f"token before each prompt (default: none, and {END_OF_DOCUMENT} for models/demo)",
     )
     parser.add_argument("--max-tokens", type=positive, default=120)
     parser.add_argument("--json", action="store_true", help="tokens and steps for programs")
@@ -109,7 +111,8 @@ def main() -> None:
     model = load(args.model.resolve(), args.library_folder)
     engine, tokenizer = og.Engine(model), og.Tokenizer(model)
     is_demo = args.model.resolve() == DEMO
-    begin = [END_OF_DOCUMENT] if is_demo else [] if args.begin is None else [args.begin]
+    first = END_OF_DOCUMENT if args.begin is None and is_demo else args.begin
+    begin = [] if first is None else [first]
     texts = args.prompt or list(PROMPTS)
     prompts = [begin + [int(token) for token in tokenizer.encode(text)] for text in texts]
 
