@@ -34,14 +34,14 @@ namespace chunked {
 static_assert(kMaxKeyDim % kTile == 0);
 
 // What the value heads of a key head share in a chunk, and the memory of one panel at a time.
-struct Scratch {
+struct ChunkScratch {
   HWY_ALIGN float keys[kMaxKeyDim * kColumns];  // [i][column]: sixteen keys, then sixteen queries
   HWY_ALIGN float products[kColumns][kChunk];   // of columns with keys
   HWY_ALIGN float rows[kChunk * kMaxKeyDim];    // keys or queries, token by token
-  HWY_ALIGN float state[kMaxKeyDim * kRows];
-  Gates gates;
+  HWY_ALIGN float state[kMaxKeyDim * kPanelRows];
+  ChunkGates gates;
   Panel panel;
-  Ahead ahead;
+  FetchList ahead;
 };
 
 // Whole chunks of a sequence, for value heads head … end − 1 of one key head. States are those of value head 0.
@@ -56,7 +56,7 @@ struct State {
   std::int64_t value_dim, key_dim, padded_key_dim;
 
   bool fits() const {
-    return value_dim % kRows == 0 && key_dim % std::max<std::int64_t>(8, kLanes) == 0;
+    return value_dim % kPanelRows == 0 && key_dim % std::max<std::int64_t>(8, kLanes) == 0;
   }
   std::int64_t size() const { return value_dim * key_dim; }
 };
@@ -64,34 +64,34 @@ struct State {
 // Panel in the scratch memory, from rows first … of a state in row order.
 inline void read_rows(const State& state, const float* from, std::int64_t rows, float* panel) {
   if (state.fits()) {
-    transpose(from, state.key_dim, kRows, state.key_dim, panel, kRows);
+    transpose(from, state.key_dim, kPanelRows, state.key_dim, panel, kPanelRows);
     return;
   }
-  std::fill_n(panel, state.padded_key_dim * kRows, 0.0f);
+  std::fill_n(panel, state.padded_key_dim * kPanelRows, 0.0f);
   for (std::int64_t row = 0; row < rows; ++row, from += state.key_dim) {
-    for (std::int64_t i = 0; i < state.key_dim; ++i) panel[i * kRows + row] = from[i];
+    for (std::int64_t i = 0; i < state.key_dim; ++i) panel[i * kPanelRows + row] = from[i];
   }
 }
 
 inline void write_rows(const State& state, const float* panel, std::int64_t rows, float* to) {
   for (std::int64_t row = 0; row < rows; ++row, to += state.key_dim) {
-    for (std::int64_t i = 0; i < state.key_dim; ++i) to[i] = panel[i * kRows + row];
+    for (std::int64_t i = 0; i < state.key_dim; ++i) to[i] = panel[i * kPanelRows + row];
   }
 }
 
 // Before the first chunk, and after the last one. In place: a panel's memory is that of its rows.
-inline void to_panels(const State& state, const Chunks& chunks, Scratch& scratch) {
-  const std::int64_t size = kRows * state.key_dim;
+inline void to_panels(const State& state, const Chunks& chunks, ChunkScratch& scratch) {
+  const std::int64_t size = kPanelRows * state.key_dim;
   for (std::int64_t i = chunks.head * state.size(); i < chunks.end * state.size(); i += size) {
-    read_rows(state, chunks.from + i, kRows, scratch.state);
+    read_rows(state, chunks.from + i, kPanelRows, scratch.state);
     std::copy_n(scratch.state, size, chunks.to + i);
   }
 }
 
-inline void to_rows(const State& state, const Chunks& chunks, Scratch& scratch) {
-  const std::int64_t size = kRows * state.key_dim;
+inline void to_rows(const State& state, const Chunks& chunks, ChunkScratch& scratch) {
+  const std::int64_t size = kPanelRows * state.key_dim;
   for (std::int64_t i = chunks.head * state.size(); i < chunks.end * state.size(); i += size) {
-    transpose(chunks.to + i, kRows, state.key_dim, kRows, scratch.state, state.key_dim);
+    transpose(chunks.to + i, kPanelRows, state.key_dim, kPanelRows, scratch.state, state.key_dim);
     std::copy_n(scratch.state, size, chunks.to + i);
   }
 }
@@ -100,7 +100,7 @@ inline void to_rows(const State& state, const Chunks& chunks, Scratch& scratch) 
 template <class T>
 void prepare_columns(const View<const T, 3>& x, std::int64_t first, std::int64_t key_head,
                      float epsilon, float scale, std::int64_t column, const State& state,
-                     Scratch& scratch) {
+                     ChunkScratch& scratch) {
   for (std::int64_t t = 0; t < kChunk; ++t) {
     const T* const from = x.row(first + t) + key_head * state.key_dim;
     const auto size = static_cast<std::size_t>(state.key_dim);
@@ -132,13 +132,14 @@ void log_decays(const GatedDeltaNetArgs<T, G>& args, std::int64_t first, std::in
 
 // A sum of log decays in double, as two floats: differences of them are as exact as differences of doubles, where a
 // float alone would lose what follows a −1000 (4e-5 of an output).
-struct Sums {
+struct DecaySums {
   HWY_ALIGN float high[kChunk];
   HWY_ALIGN float low[kChunk];
 };
 
 // exp(later − sums) of the lanes from s on
-HWY_INLINE V decay_between(const Sums& sums, float later_high, float later_low, std::int64_t s) {
+HWY_INLINE V decay_between(const DecaySums& sums, float later_high, float later_low,
+                           std::int64_t s) {
   const V high = hn::Sub(hn::Set(d, later_high), hn::Load(d, sums.high + s));
   const V low = hn::Sub(hn::Set(d, later_low), hn::Load(d, sums.low + s));
   return exp(d, hn::Add(high, low));
@@ -147,13 +148,13 @@ HWY_INLINE V decay_between(const Sums& sums, float later_high, float later_low, 
 // Every decay is that of a later token since an earlier one: a log decay of at most 0 gives no factor above 1. What lies
 // above the diagonals stays unread.
 template <class T, class G>
-void prepare_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t first, std::int64_t h,
-                   Scratch& scratch) {
-  Gates& gates = scratch.gates;
+void prepare_chunk_gates(const GatedDeltaNetArgs<T, G>& args, std::int64_t first, std::int64_t h,
+                         ChunkScratch& scratch) {
+  ChunkGates& gates = scratch.gates;
   HWY_ALIGN float decays[kChunk];
   log_decays(args, first, h, decays);
   update_rates(args, first, kChunk, h, 1, gates.rate);
-  Sums sums;
+  DecaySums sums;
   double sum = 0;
   for (std::int64_t t = 0; t < kChunk; ++t) {
     sum += decays[t];
@@ -200,7 +201,7 @@ inline Place following(const Chunks& chunks, const State& state, const Place& no
 // far apart that the processor's own prefetching does not find them. First lines first: each is in a page of its own.
 template <class T, class G>
 void fetch_ahead(const GatedDeltaNetArgs<T, G>& args, const Chunks& chunks, const State& state,
-                 const Place& now, const Place& next, Ahead& ahead) {
+                 const Place& now, const Place& next, FetchList& ahead) {
   constexpr std::int64_t kSize = sizeof(T), kLine = 64 / kSize;
   ahead.clear();
   const std::int64_t value_stride = args.value.row_stride() * kSize,
@@ -228,14 +229,15 @@ void fetch_ahead(const GatedDeltaNetArgs<T, G>& args, const Chunks& chunks, cons
 // One chunk over a panel.
 template <class T, class G>
 void run_panel(const GatedDeltaNetArgs<T, G>& args, const Place& place, std::int64_t key_dim,
-               float* state, Scratch& scratch) {
+               float* state, ChunkScratch& scratch) {
   const bool recalls =
       args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta;
   const auto size = static_cast<std::size_t>(place.rows);
   Panel& panel = scratch.panel;
   for (std::int64_t t = 0; t < kChunk; ++t) {
     convert(args.value.row(place.first + t) + place.column, panel.value[t], size);
-    if (place.rows < kRows) std::fill(panel.value[t] + place.rows, panel.value[t] + kRows, 0.0f);
+    if (place.rows < kPanelRows)
+      std::fill(panel.value[t] + place.rows, panel.value[t] + kPanelRows, 0.0f);
   }
   multiply(scratch.keys, state, key_dim, recalls ? 0 : kChunk, scratch.ahead, panel);
   if (recalls) {
@@ -253,10 +255,11 @@ void run_panel(const GatedDeltaNetArgs<T, G>& args, const Place& place, std::int
 // The panels of one value head in one chunk.
 template <class T, class G>
 void run_head_chunk(const GatedDeltaNetArgs<T, G>& args, const Chunks& chunks, const State& state,
-                    std::int64_t first, std::int64_t h, Scratch& scratch) {
+                    std::int64_t first, std::int64_t h, ChunkScratch& scratch) {
   const bool is_first = first == chunks.start;
-  for (std::int64_t row = 0; row < state.value_dim; row += kRows) {
-    const Place place{first, h * state.value_dim + row, std::min(kRows, state.value_dim - row)};
+  for (std::int64_t row = 0; row < state.value_dim; row += kPanelRows) {
+    const Place place{first, h * state.value_dim + row,
+                      std::min(kPanelRows, state.value_dim - row)};
     fetch_ahead(args, chunks, state, place, following(chunks, state, place), scratch.ahead);
     const std::int64_t offset = place.column * state.key_dim;
     float* const panel = state.fits() ? chunks.to + offset : scratch.state;
@@ -275,14 +278,14 @@ void run_chunks(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaN
   const float epsilon = norm_epsilon(args);
   const float scale =
       args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim));
-  Scratch scratch;
+  ChunkScratch scratch;
   if (state.fits()) to_panels(state, chunks, scratch);
   for (std::int64_t first = chunks.start; first < chunks.start + chunks.tokens; first += kChunk) {
     prepare_columns(args.key, first, chunks.key_head, epsilon, 1, 0, state, scratch);
     prepare_columns(args.query, first, chunks.key_head, epsilon, scale, kChunk, state, scratch);
     multiply_keys(scratch.keys, state.padded_key_dim, scratch.products);
     for (std::int64_t h = chunks.head; h < chunks.end; ++h) {
-      prepare_gates(args, first, h, scratch);
+      prepare_chunk_gates(args, first, h, scratch);
       run_head_chunk(args, chunks, state, first, h, scratch);
     }
   }

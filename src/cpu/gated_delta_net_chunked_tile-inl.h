@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "contract/engine.hpp"
+#include "cpu/transpose-inl.h"
 
 #if defined(DELTAWORKS_CPU_GATED_DELTA_NET_CHUNKED_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAWORKS_CPU_GATED_DELTA_NET_CHUNKED_TILE_INL_H_
@@ -33,7 +34,7 @@ constexpr D d;
 constexpr std::int64_t kLanes = hn::MaxLanes(d);
 
 constexpr std::int64_t kChunk = contract::kChunkTokens;
-constexpr std::int64_t kRows = 2 * kLanes;  // of a panel
+constexpr std::int64_t kPanelRows = 2 * kLanes;
 constexpr std::int64_t kMaxKeyDim = contract::kMaxChunkedKeyDim;
 constexpr std::int64_t kColumns =
     2 * kChunk;  // of a chunk's keys and queries: 16 keys, then 16 queries
@@ -42,7 +43,7 @@ constexpr std::int64_t kColumns =
 constexpr std::int64_t kTile = HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3 ? 4 : 8;
 
 // The coefficients of one value head in one chunk. G is the sum of log decays from the chunk's first token on.
-struct Gates {
+struct ChunkGates {
   HWY_ALIGN float recall[kChunk][kChunk];  // [t][s], s < t: beta_t exp(G_t − G_s) k_t · k_s
   HWY_ALIGN float read[kChunk]
                       [kChunk];  // [t][s], s <= t: exp(G_t − G_s) q_t · k_s, q with the scale
@@ -51,20 +52,20 @@ struct Gates {
   HWY_ALIGN float to_end[kChunk];      // exp(G_15 − G_t)
 };
 
-// One panel's vectors: element [t][row].
+// One panel's vectors: element [t][row]. The products are of keys and queries with the state before the chunk.
 struct Panel {
-  HWY_ALIGN float product[kColumns][kRows];  // of keys and queries with the state before the chunk
-  HWY_ALIGN float value[kChunk][kRows];      // then the outputs
-  HWY_ALIGN float delta[kChunk][kRows];
-  HWY_ALIGN float change[kChunk][kRows];  // delta with the decay to the end of the chunk
+  HWY_ALIGN float product[kColumns][kPanelRows];
+  HWY_ALIGN float value[kChunk][kPanelRows];  // then the outputs
+  HWY_ALIGN float delta[kChunk][kPanelRows];
+  HWY_ALIGN float change[kChunk][kPanelRows];  // delta with the decay to the end of the chunk
 };
 
 // Cache lines that the next panel and the next chunk will need, fetched while this panel multiplies: spread over all of
 // it, since the state's own lines pass through the same buffers, but some at once, so that their pages are found at the
 // same time (one by one they cost 1 to 7 % more).
-class Ahead {
+class FetchList {
  public:
-  Ahead() { std::fill_n(lines_, kMaxKeyDim, this); }
+  FetchList() { std::fill_n(lines_, kMaxKeyDim, this); }
   void clear() { count_ = 0; }
   // `rows` lines, one every `stride` bytes.
   void add(const void* line, std::int64_t stride, std::int64_t rows) {
@@ -92,7 +93,7 @@ HWY_INLINE void multiply_tile(const float* keys, const float* state, std::int64_
     for (std::int64_t f = 0; step % 2 == 0 && f < 2 * kFetches; ++f) {
       hwy::Prefetch(static_cast<const char*>(ahead[step * kFetches + f]));
     }
-    for (std::int64_t i = 0; i < 8; ++i, keys += kColumns, state += kRows) {
+    for (std::int64_t i = 0; i < 8; ++i, keys += kColumns, state += kPanelRows) {
       const V a = hn::LoadU(d, state), b = hn::LoadU(d, state + kLanes);
       for (std::int64_t r = 0; r < kTile; ++r) {
         const V key = hn::Set(d, keys[r]);
@@ -102,14 +103,14 @@ HWY_INLINE void multiply_tile(const float* keys, const float* state, std::int64_
     }
   }
   for (std::int64_t r = 0; r < kTile; ++r) {
-    hn::Store(sum[r][0], d, to + r * kRows);
-    hn::Store(sum[r][1], d, to + r * kRows + kLanes);
+    hn::Store(sum[r][0], d, to + r * kPanelRows);
+    hn::Store(sum[r][1], d, to + r * kPanelRows + kLanes);
   }
 }
 
 // Products of columns first … 31 with the state; key_dim is a multiple of eight.
 HWY_NOINLINE void multiply(const float* keys, const float* state, std::int64_t key_dim,
-                           std::int64_t first, const Ahead& ahead, Panel& panel) {
+                           std::int64_t first, const FetchList& ahead, Panel& panel) {
   const void* const* lines = ahead.lines();
   for (std::int64_t r = first; r < kColumns; r += kTile, lines += key_dim / 8 * kFetches) {
     multiply_tile(keys + r, state, key_dim, lines, panel.product[r]);
@@ -121,7 +122,7 @@ struct Four {
   V x[4][2];
 };
 
-HWY_INLINE void store_four(const Four& four, float (*to)[kRows]) {
+HWY_INLINE void store_four(const Four& four, float (*to)[kPanelRows]) {
   for (int t = 0; t < 4; ++t) {
     hn::Store(four.x[t][0], d, to[t]);
     hn::Store(four.x[t][1], d, to[t] + kLanes);
@@ -130,7 +131,7 @@ HWY_INLINE void store_four(const Four& four, float (*to)[kRows]) {
 
 // four[t] += sign · Σ_{s < end} coefficients[t][s] · delta[s]
 template <bool kSubtract>
-HWY_INLINE void add_deltas(const float (*coefficients)[kChunk], const float (*delta)[kRows],
+HWY_INLINE void add_deltas(const float (*coefficients)[kChunk], const float (*delta)[kPanelRows],
                            std::int64_t begin, std::int64_t end, int first_token, Four& four) {
   for (std::int64_t s = begin; s < end; ++s) {
     const V a = hn::Load(d, delta[s]), b = hn::Load(d, delta[s] + kLanes);
@@ -144,7 +145,7 @@ HWY_INLINE void add_deltas(const float (*coefficients)[kChunk], const float (*de
 
 // Forward substitution: delta_t = beta_t (value_t − exp(G_t) k_t · S) − Σ_{s < t} recall[t][s] delta_s.
 template <bool kRecalls>
-HWY_NOINLINE void solve(const Gates& gates, Panel& panel) {
+HWY_NOINLINE void solve(const ChunkGates& gates, Panel& panel) {
   for (std::int64_t first = 0; first < kChunk; first += 4) {
     Four four;
     for (int t = 0; t < 4; ++t) {
@@ -181,7 +182,7 @@ HWY_NOINLINE void solve(const Gates& gates, Panel& panel) {
 }
 
 // output_t = exp(G_t) q_t · S + Σ_{s <= t} read[t][s] delta_s, in place of the values.
-HWY_NOINLINE void read_out(const Gates& gates, Panel& panel) {
+HWY_NOINLINE void read_out(const ChunkGates& gates, Panel& panel) {
   for (std::int64_t first = 0; first < kChunk; first += 4) {
     Four four;
     for (int t = 0; t < 4; ++t) {
@@ -206,8 +207,8 @@ HWY_NOINLINE void update(const float* keys, float decay, const Panel& panel, std
   for (std::int64_t i = 0; i < key_dim; i += kTile) {
     V sum[kTile][2];
     for (std::int64_t r = 0; r < kTile; ++r) {
-      sum[r][0] = hn::Mul(factor, hn::LoadU(d, state + r * kRows));
-      sum[r][1] = hn::Mul(factor, hn::LoadU(d, state + r * kRows + kLanes));
+      sum[r][0] = hn::Mul(factor, hn::LoadU(d, state + r * kPanelRows));
+      sum[r][1] = hn::Mul(factor, hn::LoadU(d, state + r * kPanelRows + kLanes));
     }
     for (std::int64_t t = 0; t < kChunk; ++t) {
       const V a = hn::Load(d, panel.change[t]), b = hn::Load(d, panel.change[t] + kLanes);
@@ -218,11 +219,11 @@ HWY_NOINLINE void update(const float* keys, float decay, const Panel& panel, std
       }
     }
     for (std::int64_t r = 0; r < kTile; ++r) {
-      hn::StoreU(sum[r][0], d, state + r * kRows);
-      hn::StoreU(sum[r][1], d, state + r * kRows + kLanes);
+      hn::StoreU(sum[r][0], d, state + r * kPanelRows);
+      hn::StoreU(sum[r][1], d, state + r * kPanelRows + kLanes);
     }
     keys += kTile * kColumns;
-    state += kTile * kRows;
+    state += kTile * kPanelRows;
   }
 }
 
@@ -253,16 +254,6 @@ HWY_NOINLINE void multiply_keys(const float* keys, std::int64_t key_dim,
   }
 }
 
-// Rows r, r + 4, r + 8, … of four columns, one in each block of four lanes.
-HWY_INLINE V load_blocks(const float* from, std::int64_t stride) {
-  V blocks = hn::LoadDup128(d, from);
-  for (std::int64_t lane = 4; lane < kLanes; lane += 4) {
-    blocks = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(lane)), blocks,
-                            hn::LoadDup128(d, from + lane * stride));
-  }
-  return blocks;
-}
-
 // to[column][row] = from[row][column]; rows are a multiple of the lanes, columns of four.
 HWY_NOINLINE void transpose(const float* from, std::int64_t from_stride, std::int64_t rows,
                             std::int64_t columns, float* to, std::int64_t to_stride) {
@@ -271,25 +262,14 @@ HWY_NOINLINE void transpose(const float* from, std::int64_t from_stride, std::in
     for (std::int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c];
   }
 #else
-  const hn::Repartition<double, D> pairs;
   for (std::int64_t r = 0; r < rows; r += kLanes) {
     for (std::int64_t c = 0; c < columns; c += 4) {
-      const float* const source = from + r * from_stride + c;
-      const V x0 = load_blocks(source, from_stride);
-      const V x1 = load_blocks(source + from_stride, from_stride);
-      const V x2 = load_blocks(source + 2 * from_stride, from_stride);
-      const V x3 = load_blocks(source + 3 * from_stride, from_stride);
-      const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, x0, x1));
-      const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, x2, x3));
-      const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, x0, x1));
-      const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, x2, x3));
-      float* const target = to + c * to_stride + r;
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, target);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, target + to_stride);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d,
-                 target + 2 * to_stride);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d,
-                 target + 3 * to_stride);
+      V x[4];
+      for (int j = 0; j < 4; ++j) {
+        x[j] = load_blocks(d, from + (r + j) * from_stride + c, from_stride);
+      }
+      transpose_blocks(d, x);
+      for (int j = 0; j < 4; ++j) hn::StoreU(x[j], d, to + (c + j) * to_stride + r);
     }
   }
 #endif

@@ -7,6 +7,7 @@
 
 #include "cpu/gated_delta_net_tile-inl.h"
 #include "cpu/sum-inl.h"
+#include "cpu/transpose-inl.h"
 
 #if defined(DELTAWORKS_CPU_GATED_DELTA_NET_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAWORKS_CPU_GATED_DELTA_NET_LANES_INL_H_
@@ -124,47 +125,6 @@ HWY_INLINE LaneSums sweep_lanes(float* group, std::int64_t key_dim, const Token&
 inline void read_lanes(const float*, std::int64_t, float*) {}
 inline void write_lanes(const float*, std::int64_t, float*) {}
 #else
-// Four floats of each of the rows 0, 4, 8 …, in the order of a vector's blocks.
-template <class D>
-HWY_INLINE hn::Vec<D> load_blocks(D d, const float* from, std::int64_t row_stride) {
-  if constexpr (hn::MaxLanes(d) == 4) {
-    return hn::LoadU(d, from);
-  } else {
-    const hn::Half<D> half;
-    const float* const upper = from + static_cast<std::int64_t>(hn::MaxLanes(half)) * row_stride;
-    return hn::Combine(d, load_blocks(half, upper, row_stride),
-                       load_blocks(half, from, row_stride));
-  }
-}
-
-template <class D>
-HWY_INLINE void store_blocks(D d, hn::Vec<D> blocks, float* to, std::int64_t row_stride) {
-  if constexpr (hn::MaxLanes(d) == 4) {
-    hn::StoreU(blocks, d, to);
-  } else {
-    const hn::Half<D> half;
-    float* const upper = to + static_cast<std::int64_t>(hn::MaxLanes(half)) * row_stride;
-    store_blocks(half, hn::LowerHalf(half, blocks), to, row_stride);
-    store_blocks(half, hn::UpperHalf(half, blocks), upper, row_stride);
-  }
-}
-
-// Transposes the four-by-four floats of each block.
-HWY_INLINE void transpose_blocks(VStrip (&x)[4]) {
-  const hn::Repartition<double, DStrip> dd;
-  const auto pairs = [dd](VStrip a, VStrip b, VStrip c, VStrip d, VStrip* to) HWY_ATTR {
-    const auto low = hn::BitCast(dd, hn::InterleaveLower(d_strip, a, b));
-    const auto high = hn::BitCast(dd, hn::InterleaveUpper(d_strip, a, b));
-    const auto low2 = hn::BitCast(dd, hn::InterleaveLower(d_strip, c, d));
-    const auto high2 = hn::BitCast(dd, hn::InterleaveUpper(d_strip, c, d));
-    to[0] = hn::BitCast(d_strip, hn::InterleaveLower(dd, low, low2));
-    to[1] = hn::BitCast(d_strip, hn::InterleaveUpper(dd, low, low2));
-    to[2] = hn::BitCast(d_strip, hn::InterleaveLower(dd, high, high2));
-    to[3] = hn::BitCast(d_strip, hn::InterleaveUpper(dd, high, high2));
-  };
-  pairs(x[0], x[1], x[2], x[3], x);
-}
-
 // kLaneRows rows of the state to a group [key_dim, kLaneRows], and back.
 inline void read_lanes(const float* from, std::int64_t key_dim, float* group) {
   for (std::int64_t v = 0; v < kLaneRows; v += kStripLanes) {
@@ -172,7 +132,7 @@ inline void read_lanes(const float* from, std::int64_t key_dim, float* group) {
       VStrip x[4];
       for (int j = 0; j < 4; ++j)
         x[j] = load_blocks(d_strip, from + (v + j) * key_dim + i, key_dim);
-      transpose_blocks(x);
+      transpose_blocks(d_strip, x);
       for (int j = 0; j < 4; ++j) hn::Store(x[j], d_strip, group + (i + j) * kLaneRows + v);
     }
   }
@@ -183,7 +143,7 @@ inline void write_lanes(const float* group, std::int64_t key_dim, float* to) {
     for (std::int64_t i = 0; i < key_dim; i += 4) {
       VStrip x[4];
       for (int j = 0; j < 4; ++j) x[j] = hn::Load(d_strip, group + (i + j) * kLaneRows + v);
-      transpose_blocks(x);
+      transpose_blocks(d_strip, x);
       for (int j = 0; j < 4; ++j) {
         store_blocks(d_strip, x[j], to + (v + j) * key_dim + i, key_dim);
       }
