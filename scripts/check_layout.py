@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Names the parts that an operator lacks and the files that are too long (CONTRIBUTING.md).
+"""Names parts that an operator lacks, files that are too long and links that lead nowhere.
 
-An operator is a header in include/deltaworks that declares a function of the header's own name.
+CONTRIBUTING.md has these rules. An operator is a header in include/deltaworks that declares a
+function of the header's own name.
 Prints one line for each finding; the exit status is 1 when there is any.
 """
 
@@ -40,6 +41,8 @@ KERNELS = ("src/cpu/", "src/cuda/")
 LINES, KERNEL_LINES = 300, 500
 # A longer file says why near its top, in these words.
 EXCUSE = re.compile(r"Longer than (300|500) lines:")
+# A Markdown link's target without its fragment; those with a scheme lead out of the tree.
+LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
 
 
 def operators() -> list[str]:
@@ -61,12 +64,15 @@ def missing_parts() -> list[str]:
     return findings
 
 
+def tracked_files() -> list[str]:
+    command = ["git", "ls-files"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
 def long_files() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.splitlines()
     findings = []
-    for name in listed:
+    for name in tracked_files():
         if Path(name).suffix not in CODE:
             continue
         lines = (ROOT / name).read_text().splitlines()
@@ -78,8 +84,21 @@ def long_files() -> list[str]:
     return findings
 
 
+def dead_links() -> list[str]:
+    """Links of Markdown files to what no commit has, such as a file that was renamed."""
+    tracked = {ROOT / name for name in tracked_files()}
+    known = tracked.union(*(path.parents for path in tracked))
+    return [
+        f"{path.relative_to(ROOT)} links to {link}, which is not there"
+        for path in sorted(tracked)
+        if path.suffix == ".md"
+        for link in LINK.findall(path.read_text())
+        if (path.parent / link).resolve() not in known
+    ]
+
+
 def main() -> int:
-    findings = missing_parts() + long_files()
+    findings = missing_parts() + long_files() + dead_links()
     for finding in findings:
         print(finding)
     print(f"layout: {len(operators())} operators, {len(findings)} findings")
