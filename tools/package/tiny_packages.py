@@ -12,7 +12,7 @@ NAME, a folder in FOLDER, is one of
     demo/float16, demo/bfloat16, demo/int4
                                 the demonstration model with its trained drafter
 
-Nothing is changed afterwards, but the tokenizer, which no token needs, stays behind. Beside them,
+Nothing is changed afterwards, but of random models the tokenizer stays behind. Beside them,
 dense.json and moe.json have what transformers decodes greedily from the same checkpoint. Ten
 seconds a package on requirements-genai.txt, with one thread (OMP_NUM_THREADS=1):
 
@@ -33,14 +33,14 @@ from pathlib import Path
 import tiny_checkpoint as checkpoint
 
 PAGED = ("-e", "cuda", "--extra_options", "use_paged_attention=true", "state_update_capacity=7")
-DEMO = (*PAGED, "paged_block_size=32", "aux_hidden_state_layers=2,4,6", "max_draft_tokens=7")
+DRAFTS = "max_draft_tokens=7"
+DEMO = (*PAGED, "paged_block_size=32", DRAFTS)
 # Pages of 16 positions, so that a short text crosses their borders.
 PAGED += ("paged_block_size=16",)
-DRAFTER = ("aux_hidden_state_layers=1,3", "max_draft_tokens=7")
 PACKAGES = {
     "dense/float32": ("-p", "fp32", "-e", "cpu"),
     "dense/int4": ("-p", "int4", "-e", "cpu"),
-    "paged/float16": ("-p", "fp16", *PAGED, *DRAFTER),
+    "paged/float16": ("-p", "fp16", *PAGED, DRAFTS),
     "paged/bfloat16": ("-p", "bf16", *PAGED),
     "paged/int4": ("-p", "int4", *PAGED),
     "mtp/int4": ("-p", "int4", *PAGED),
@@ -58,12 +58,13 @@ LEFT_BEHIND = ("tokenizer.json", "tokenizer_config.json")
 def export(source, drafter, arguments, target):
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", source]
     command += ["-o", target, "-c", target / "cache", *arguments]
-    if any(argument.startswith("aux_hidden_state_layers=") for argument in arguments):
-        command.append(f"dflash2_path={drafter}")
+    if DRAFTS in arguments:
+        settings = json.loads((drafter / "config.json").read_text())["dflash_config"]
+        # One more than the drafter's own numbers (docs/genai.md, "Drafts").
+        layers = ",".join(str(layer + 1) for layer in settings["target_layer_ids"])
+        command += [f"dflash2_path={drafter}", f"aux_hidden_state_layers={layers}"]
     subprocess.run(command, check=True)
     shutil.rmtree(target / "cache", ignore_errors=True)
-    for name in LEFT_BEHIND:
-        (target / name).unlink(missing_ok=True)
 
 
 def main():
@@ -91,6 +92,8 @@ def main():
             target = arguments.folder / name
             shutil.rmtree(target, ignore_errors=True)
             export(source, drafter, PACKAGES[name], target)
+            for left in LEFT_BEHIND if source != demo else ():
+                (target / left).unlink(missing_ok=True)
             size = sum(file.stat().st_size for file in target.iterdir())
             print(f"{target}: {size:,} bytes")
 
