@@ -30,11 +30,24 @@ quietly genai-packages "building packages of random checkpoints in ${packages#"$
 quietly genai-demo "making models/demo anew from its checkpoints" \
   env OMP_NUM_THREADS=1 PYTHONPATH=build/release/python "$venv/bin/python" \
   tools/package/demo_package.py models/demo models/demo/dflash2 build/demo
+quietly genai-command "command 3 of docs/genai.md" \
+  env OMP_NUM_THREADS=1 "$venv/bin/python" -m onnxruntime_genai.models.builder \
+  -i models/demo -o "$packages/try/cuda" -p int4 -e cuda -c "$packages/try/cache" \
+  --extra_options use_paged_attention=true state_update_capacity=7
 venv=$tested
 
 status=0
 for file in model.onnx dflash2.onnx genai_config.json; do
   cmp "models/demo/$file" "build/demo/$file" || status=1
+done
+# Commands 4 and 5 of docs/genai.md, and the same with a drafter.
+for built in try/cuda demo/int4; do
+  cpu=$packages/${built%/*}/cpu log=genai-${built%/*}
+  logged "$log-retarget" "deltaworks.retarget of ${built}" \
+    "$venv/bin/python" -m deltaworks.retarget "$packages/$built" "$cpu" || status=1
+  logged "$log-example" "examples/genai_engine.py on it" \
+    "$venv/bin/python" examples/genai_engine.py --model "$cpu" --begin 256 || status=1
+  grep "the same tokens" ".cache/logs/$log-example.log" || status=1
 done
 for tests in python/tests/test_retarget*.py onnxruntime/tests/test_dense_packages.py; do
   suite=genai-$(basename "$tests" .py)
