@@ -52,8 +52,8 @@ def main() -> int:
     parser.add_argument(
         "--int8-activations",
         action="store_true",
-        help="round activations to eight bits where they meet weights of four: less exact, up to "
-        "three times as fast",
+        help="round activations to eight bits where they meet weights of four: less exact, but "
+        "about twice as fast",
     )
     parser.add_argument(
         "--cache-mib",
