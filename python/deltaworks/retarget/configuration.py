@@ -14,6 +14,7 @@ from .graph import Graph
 
 LIBRARY = "libdeltaworks_onnxruntime.so"
 # Inputs that are caches in blocks, and states of a request, of which GenAI keeps two banks.
+# The nodes tell: a configuration may leave out past_*_names, for which GenAI has defaults.
 CACHES: dict[str, tuple[int, ...]] = {"PagedAttention": (3, 4)}
 STATES: dict[str, tuple[int, ...]] = {"GatedDeltaNet": (6,), "VarlenCausalConvWithState": (4,)}
 BANKS = 2
