@@ -78,15 +78,16 @@ virtual_environment() {
   quietly venv "making ${venv#"$root"/} with $("$python" --version)" "$python" -m venv --clear "$venv"
 }
 
-# python_packages FILE…: the pinned requirements in $venv; nothing to do while the files are as they
-# were when it was filled.
+# python_packages FILE…: the pinned requirements in $venv; nothing to do while the files, and those that
+# they include, are as they were when it was filled.
 python_packages() {
-  local file stamp
+  local file stamp pins
   for file in "$@"; do
     stamp=$venv/.installed-$file
-    cmp -s "$file" "$stamp" && continue
+    pins=$(cat "$file" && sed -n 's/^-r //p' "$file" | xargs -r cat)
+    cmp -s "$stamp" <<<"$pins" && continue
     quietly "pip-$file" "installing the Python packages of $file" \
       "$venv/bin/python" -m pip install --disable-pip-version-check --requirement "$file"
-    cp "$file" "$stamp"
+    printf '%s\n' "$pins" >"$stamp"
   done
 }
