@@ -3,6 +3,8 @@
 
 #include <exception>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "command.hpp"
 #include "deltaworks/device.hpp"
@@ -40,6 +42,15 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     check_cpu_target();
     return chosen();
+  } catch (const CLI::RequiredError& error) {
+    // Where something is missing and something else is too much, that is a word in the wrong place.
+    const std::vector<std::string> unexpected = app.remaining(true);
+    if (unexpected.empty()) {
+      app.exit(error);
+    } else {
+      app.exit(CLI::ExtrasError(app.get_name(), unexpected));
+    }
+    return 2;
   } catch (const CLI::ParseError& error) {
     if (app.exit(error) != 0) return 2;
     if (std::cout.flush()) return 0;

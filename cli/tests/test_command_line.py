@@ -70,6 +70,11 @@ def test_wrong_calls(arguments):
     assert wrong(*arguments)
 
 
+@pytest.mark.parametrize("arguments", [["generat"], ["generate", "--model", ROOT, "a prompt"]])
+def test_a_word_too_many_is_named_before_what_is_missing(arguments):
+    assert wrong(*arguments).startswith(f"The following argument was not expected: {arguments[-1]}")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
