@@ -80,9 +80,25 @@ def positive(text: str) -> int:
     return number
 
 
-def load(folder: pathlib.Path, library_folder: pathlib.Path) -> og.Model:
-    if not (folder / "genai_config.json").exists():
+def configuration_of(folder: pathlib.Path) -> dict:
+    """The "model" of genai_config.json, where the Engine can run it on a CPU."""
+    path = folder / "genai_config.json"
+    if not path.exists():
         sys.exit(f"{folder} has no genai_config.json: name a model's folder with --model")
+    model = json.loads(path.read_text())["model"]
+    decoder = model["decoder"]
+    if "block_table" not in decoder.get("inputs", {}):
+        sys.exit(
+            f"{folder} has no paged cache, as the Engine needs it: build it with -e cuda and "
+            "use_paged_attention=true and retarget it (docs/genai.md), or run it in GenAI's "
+            "Generator (docs/onnxruntime.md)"
+        )
+    if decoder.get("session_options", {}).get("provider_options"):
+        sys.exit(f"{folder} is not for a CPU: python -m deltaworks.retarget {folder} TARGET")
+    return model
+
+
+def load(folder: pathlib.Path, library_folder: pathlib.Path) -> og.Model:
     if not (folder / LIBRARY).exists():  # GenAI looks for it there, or in the current folder
         if not (library_folder / LIBRARY).exists():
             sys.exit(f"{library_folder / LIBRARY} is missing: run scripts/setup.sh")
@@ -108,6 +124,10 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=positive, default=120)
     parser.add_argument("--json", action="store_true", help="tokens and steps for programs")
     args = parser.parse_args()
+    configuration = configuration_of(args.model)
+    vocabulary = configuration["vocab_size"]
+    if args.begin is not None and not 0 <= args.begin < vocabulary:
+        parser.error(f"--begin is {args.begin}, but the tokens are 0 to {vocabulary - 1}")
     model = load(args.model.resolve(), args.library_folder)
     engine, tokenizer = og.Engine(model), og.Tokenizer(model)
     is_demo = args.model.resolve() == DEMO

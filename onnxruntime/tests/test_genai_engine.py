@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 ROOT = support.ROOT
 PROGRAM = ROOT / "build/release/bin/deltaworks"
 MODEL = ROOT / "models/demo"
+PACKAGES = ROOT / "onnxruntime/tests/data"
 # Of different lengths, so that the Engine's batch is ragged; the first repeats itself, for drafts.
 PROMPTS = [
     "[tale]\nThe sun and the wind, the sun and the wind, the sun and",
@@ -34,15 +35,18 @@ def command_line(prompt, draft):
     return json.loads(result.stdout)
 
 
+def example(*arguments):
+    command = [sys.executable, ROOT / "examples/genai_engine.py"]
+    command += ["--library-folder", Path(support.LIBRARY).parent, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 @pytest.fixture(scope="module")
 def engine():
     """What examples/genai_engine.py prints of a batch of three and of one request with drafts."""
-    command = [sys.executable, ROOT / "examples/genai_engine.py", "--json"]
-    command += ["--library-folder", Path(support.LIBRARY).parent, "--max-tokens", str(MAX_TOKENS)]
-    for prompt in PROMPTS:
-        command += ["--prompt", prompt]
-    result = subprocess.run(command, capture_output=True)
-    assert result.returncode == 0, result.stderr.decode()
+    prompts = [word for prompt in PROMPTS for word in ("--prompt", prompt)]
+    result = example("--json", "--max-tokens", str(MAX_TOKENS), *prompts)
+    assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
 
@@ -65,3 +69,20 @@ def test_the_package_drafter_is_accepted_as_often_as_in_generate(engine):
     assert engine["batch_steps"] < MAX_TOKENS / 2
     for found, name in (("rounds", "verify_calls"), ("draft_tokens_accepted", "accepted")):
         assert stats[found] == pytest.approx(sum(result[name] for result in ours), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["--begin", "9999"], "--begin is 9999, but the tokens are 0 to 263"),
+        (["--begin", "-1"], "--begin is -1, but the tokens are 0 to 263"),
+        (["--model", support.ROOT / "docs"], "has no genai_config.json"),
+        (["--model", PACKAGES / "paged/int4"], "python -m deltaworks.retarget"),
+        (["--model", PACKAGES / "dense/int4"], "has no paged cache"),
+    ],
+    ids=["large token", "negative token", "no package", "CUDA", "dense"],
+)
+def test_the_example_refuses_what_it_cannot_run(arguments, reason):
+    result = example(*arguments)
+    assert result.returncode != 0 and result.stdout == ""
+    assert reason in result.stderr and "Traceback" not in result.stderr
