@@ -128,6 +128,7 @@ def main() -> None:
     vocabulary = configuration["vocab_size"]
     if args.begin is not None and not 0 <= args.begin < vocabulary:
         parser.error(f"--begin is {args.begin}, but the tokens are 0 to {vocabulary - 1}")
+    has_drafter = "dflash2" in configuration or "mtp" in configuration
     model = load(args.model.resolve(), args.library_folder)
     engine, tokenizer = og.Engine(model), og.Tokenizer(model)
     is_demo = args.model.resolve() == DEMO
@@ -152,8 +153,11 @@ def main() -> None:
     for text, tokens in zip(texts, batch, strict=True):
         print(f"--- {text}{tokenizer.decode(np.array(tokens, np.int32))}")
     same = "the same tokens" if drafted[0] == batch[0] else "OTHER TOKENS"
-    print(f"{len(prompts)} requests at once: {batch_steps} steps")
-    print(f"the first one with drafts: {drafted_steps} steps, {same}")
+    requests = "1 request" if len(prompts) == 1 else f"{len(prompts)} requests at once"
+    drafter = " with the package's drafter" if has_drafter else ""
+    drafts = "its text's drafts before the drafter's" if has_drafter else "drafts"
+    print(f"{requests}{drafter}: {batch_steps} steps")
+    print(f"the first one with {drafts}: {drafted_steps} steps, {same}")
 
 
 if __name__ == "__main__":

@@ -71,6 +71,15 @@ def test_the_package_drafter_is_accepted_as_often_as_in_generate(engine):
         assert stats[found] == pytest.approx(sum(result[name] for result in ours), rel=0.02)
 
 
+def test_the_example_tells_whose_drafts_they_are():
+    result = example("--prompt", PROMPTS[0], "--max-tokens", "8")
+    assert result.returncode == 0, result.stderr
+    steps, drafted = result.stdout.splitlines()[-2:]
+    assert steps.startswith("1 request with the package's drafter: ")
+    assert drafted.startswith("the first one with its text's drafts before the drafter's: ")
+    assert drafted.endswith(" steps, the same tokens")
+
+
 @pytest.mark.parametrize(
     "arguments, reason",
     [
