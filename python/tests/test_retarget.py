@@ -40,6 +40,16 @@ def test_the_configuration_is_for_the_cpu(tmp_path):
         assert library == file.read()
 
 
+def test_the_memory_of_the_caches_is_told(tmp_path):
+    """A position has 256 bytes in the decoder; 5 requests fill 5 * (32 + 12) blocks of 4 KiB."""
+    for cache_bytes, told in (
+        (1 << 30, "0.9 MiB, all that 5 requests of 512 positions need, 60 of them for the"),
+        (200 * 4096, "0.8 MiB, 60 of them for the"),
+    ):
+        changes = retarget(SOURCE, tmp_path / "target", cache_bytes=cache_bytes, max_batch_size=5)
+        assert any(f"gpu_utilization_factor, {told}" in change for change in changes), changes
+
+
 def test_the_drafters_windows_bound_the_requests(tmp_path):
     """Keys and values of 16 positions, 32 float32 each, are a block: 4 KiB; a window has 12."""
     target = tmp_path / "target"
@@ -47,7 +57,7 @@ def test_the_drafters_windows_bound_the_requests(tmp_path):
     assert any("4 requests at once instead of 30, whose windows take" in c for c in changes)
     batching = json.loads((target / "genai_config.json").read_text())["engine"]["dynamic_batching"]
     assert batching == {"block_size": 16, "max_batch_size": 4, "num_blocks": 100}
-    with pytest.raises(Refused, match="one request needs more than 0.0 MB for the"):
+    with pytest.raises(Refused, match="one request needs more than 0.0 MiB for the"):
         retarget(SOURCE, target, cache_bytes=12 * 4096)
     source = copy_of("paged/float16", tmp_path / "source")
     change_configuration(source, lambda c: c["model"]["dflash2"].pop("sliding_window"))
@@ -196,6 +206,11 @@ def test_the_command_line(tmp_path):
     assert refused.returncode == 1 and refused.stdout == ""
     assert "use_paged_attention=true" in refused.stderr and "Traceback" not in refused.stderr
     assert run(SOURCE).returncode == 2
+    nowhere = run(SOURCE, "/proc/target")
+    assert nowhere.returncode == 1
+    assert nowhere.stderr.startswith("/proc/target is as it was: ")
+    assert "its parent folder cannot be written (" in nowhere.stderr
+    assert "'/proc'" in nowhere.stderr and "partial" not in nowhere.stderr
 
 
 def test_without_onnx_it_says_what_to_install(tmp_path):

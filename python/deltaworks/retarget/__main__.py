@@ -24,7 +24,7 @@ def bar(file: str, done: int, size: int) -> None:
     """A line of a terminal for each large file."""
     if size >= LARGE:
         end = "\n" if done == size else ""
-        print(f"\r{file}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB", end=end, file=sys.stderr)
+        print(f"\r{file}: {done >> 20:,} of {size >> 20:,} MiB", end=end, file=sys.stderr)
 
 
 def quiet(file: str, done: int, size: int) -> None:

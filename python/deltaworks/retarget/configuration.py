@@ -51,8 +51,8 @@ def refusals(config: Config) -> list[str]:
     if not needed or "block_table" not in decoder.get("inputs", {}):
         reasons.append(
             "the cache is not paged, as the Engine needs it: build the package with "
-            "--extra_options use_paged_attention=true (one of the builder's -e cpu runs as it is: "
-            "docs/onnxruntime.md)"
+            "--extra_options use_paged_attention=true (one of the builder's -e cpu is not for the "
+            "Engine: docs/onnxruntime.md)"
         )
     for name, part in model.items():
         if isinstance(part, dict) and "filename" in part and name not in PARTS:
@@ -150,8 +150,8 @@ def batching(config: Config, memories: dict[str, Memory], options: Options) -> l
     if affordable <= window:
         raise Refused(
             [
-                f"the caches have {megabytes(options.cache_bytes)}, but one request needs more "
-                f"than {megabytes(window * block_bytes)} for the drafter's window of "
+                f"the caches have {mebibytes(options.cache_bytes)}, but one request needs more "
+                f"than {mebibytes(window * block_bytes)} for the drafter's window of "
                 f"{config['model']['dflash2']['sliding_window']} positions: give larger caches, "
                 "or set a smaller model.dflash2.sliding_window"
             ]
@@ -159,15 +159,17 @@ def batching(config: Config, memories: dict[str, Memory], options: Options) -> l
     # Windows leave half of the blocks, where they can, to the requests' own positions.
     requests = min(wanted, max(1, affordable // (2 * window))) if window else wanted
     changed["max_batch_size"] = requests
-    most = requests * (math.ceil(config["model"]["context_length"] / size) + window)
+    context = config["model"]["context_length"]
+    most = requests * (math.ceil(context / size) + window)
     changed["num_blocks"] = blocks = min(most, affordable)
+    enough = f", all that {requests} requests of {context} positions need" if blocks == most else ""
     windows = f", {requests * window} of them for the drafter's windows" if window else ""
     fewer = f" instead of {wanted}, whose windows take too many blocks" if requests < wanted else ""
     return [
         f"engine.dynamic_batching: {blocks} blocks of {size} positions instead of "
-        f"gpu_utilization_factor, {megabytes(blocks * block_bytes)}{windows}",
+        f"gpu_utilization_factor, {mebibytes(blocks * block_bytes)}{enough}{windows}",
         f"engine.dynamic_batching: {requests} requests at once{fewer}, "
-        f"{megabytes(sum(m.request_bytes for m in memories.values()))} of state each",
+        f"{mebibytes(sum(m.request_bytes for m in memories.values()))} of state each",
     ]
 
 
@@ -202,5 +204,5 @@ def notes(config: Config) -> list[str]:
     ]
 
 
-def megabytes(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
+def mebibytes(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MiB"

@@ -172,7 +172,7 @@ def write(package: Package, target: Path, link: bool, progress: Progress) -> Non
     remove_leftovers(target, "partial")
     parents = [path for path in fresh.parents if not path.exists()]
     try:
-        fresh.mkdir(parents=True)
+        make_folder(fresh)
         for path in sorted(package.source.iterdir()):
             changed = (CONFIGURATION, LIBRARY, *package.models, *package.texts)
             if path.name not in changed and path.is_file():
@@ -206,6 +206,15 @@ def write(package: Package, target: Path, link: bool, progress: Progress) -> Non
             with contextlib.suppress(OSError):  # there is nothing, or something of others
                 path.rmdir()
         raise
+
+
+def make_folder(path: Path) -> None:
+    """The folder beside the target; a failure names what the caller knows, not the folder."""
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        why = f"its parent folder cannot be written ({error.strerror})"
+        raise OSError(error.errno, why, str(path.parent)) from error
 
 
 def remove_leftovers(target: Path, kind: str, own: int = 0) -> None:
