@@ -7,7 +7,9 @@ prints the tables of one run, or of several beside each other. The picture needs
 tools/report/requirements.txt lists. docs/performance.md is kept with
 
     python tools/report/benchmark_report.py docs/performance/*.json --page docs/performance.md \\
-      --page README.md --picture docs/roofline.svg
+      --page README.md
+    python tools/report/benchmark_report.py docs/performance/xeonvm-*.json \\
+      --picture docs/roofline.svg
 
 which replaces what stands between `<!-- begin TABLE MACHINE -->` and `<!-- end -->`; MACHINE is
 what the names of the runs' files begin with.

@@ -12,13 +12,15 @@ CALLS = {
     ("gated_delta_net", "1 token"): ("1", (7, 2)),
     ("gated_delta_net", "8 tokens, 7 captured"): ("8", (-11, 5)),
     ("gated_delta_net", "1024 tokens"): ("1024", (8, -2)),
-    ("gated_delta_net", "1024 tokens, chunked"): ("1024, chunked", (8, -2)),
+    ("gated_delta_net", "1024 tokens, chunked"): ("chunked", (8, -2)),
     ("linear_attention", "1 token"): ("1", (-12, -4)),
     ("linear_attention", "16 tokens"): ("16", (8, -3)),
     ("varlen_causal_conv", "256 tokens"): ("256", (7, -9)),
     ("paged_attention", "1 token after 4095"): ("1 after 4095", (8, -3)),
     ("paged_attention", "256 tokens"): ("256", (-23, 1)),
 }
+# Their labels keep apart, the faster one's above.
+NEAR = [("gated_delta_net", "1024 tokens"), ("gated_delta_net", "1024 tokens, chunked")]
 COLOURS = {
     "gated_delta_net": "#1f5fbf",
     "linear_attention": "#c2410c",
@@ -83,10 +85,14 @@ def panel(axes, run):
         for operator in run.data.get("ggml", {}).get("operators", [])
         for row in operator["results"]
     }
+    medians = {(key[0], key[3]): result["median_us"] for key, result in run.results().items()}
     for (operator, _, _, call), result in run.results().items():
         label, offset = CALLS.get((operator, call), (None, None))
         if label is None or not result["flops"] or not result["bytes"]:
             continue
+        if (operator, call) in NEAR:
+            fastest = min(NEAR, key=lambda one: medians.get(one, result["median_us"]))
+            offset = (8, 6 if (operator, call) == fastest else -10)
         x, y = point(axes, result, "ours", result["median_us"], True)
         axes.annotate(
             label,
