@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "deltaworks/error.hpp"
 #include "reference/gated_delta_net.hpp"
@@ -15,8 +17,10 @@
 namespace deltaworks {
 namespace {
 
+using reference::tolerance;
 using testing::Buffer;
 using testing::call_replay;
+using testing::GatedDeltaNetOptions;
 using testing::GatedDeltaNetProblem;
 using testing::near;
 using testing::Random;
@@ -27,15 +31,44 @@ constexpr int kRounds = 40;
 
 class GatedDeltaNetTest : public testing::OnBackend {};
 
+// Of fewer rows than four, all sums can cancel (a lone state: one call in a hundred): the errors of
+// their terms stay, and no scale to compare them with.
+GatedDeltaNetOptions some_rows(Random& random) {
+  GatedDeltaNetOptions o;
+  do {
+    o = random_options(random);
+  } while (o.key_heads * o.heads_per_key * o.value_dim < 4);
+  return o;
+}
+
+double largest(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+// How much larger than the output the terms of its sums are, products of a query and a state: a lone
+// token's outputs are all multiples of query · key, and small when that cancels; their errors are not.
+double cancellation(const GatedDeltaNetOptions& o, const reference::GatedDeltaNetResult& expected) {
+  const double unit = 1 / std::sqrt(static_cast<double>(o.key_dim));
+  const double factors = (o.scale != 0 ? o.scale : unit) * (o.qk_l2_norm ? unit : 1);
+  const double term = factors * largest(expected.final_state);
+  return std::max(1.0, term / std::max(1e-3, largest(expected.output)));
+}
+
 template <class T, class G>
 void expect_like_reference(std::uint64_t stream) {
   Random random(stream);
-  const GatedDeltaNetProblem<T, G> problem(random, random_options(random));
+  const GatedDeltaNetProblem<T, G> problem(random, some_rows(random));
   const auto expected = reference::gated_delta_net(problem.args());
   const auto actual = problem.run();
   // A recurrence of n tokens adds the errors of n tokens.
   const double factor = 1 + 0.1 * static_cast<double>(problem.tokens());
-  ASSERT_TRUE(near(actual.output, expected.output, sizeof(T) == 2 ? 1.01 : factor)) << "output";
+  // What cancels adds to a float32 sum's error, not to its rounding to 16 bits.
+  const double sums = factor * (cancellation(problem.o, expected) - 1);
+  ASSERT_TRUE(near(actual.output, expected.output,
+                   (sizeof(T) == 2 ? 1.01 : factor) + sums * tolerance<float>() / tolerance<T>()))
+      << "output";
   ASSERT_TRUE(near(actual.final_state, expected.final_state, factor)) << "final_state";
   ASSERT_TRUE(near(actual.state_update, expected.state_update, factor)) << "state_update";
 }
