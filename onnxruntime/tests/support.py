@@ -1,7 +1,6 @@
 """One-node models, sessions with and without the library, runs on bound memory."""
 
 import functools
-import itertools
 import json
 import os
 import tempfile
@@ -140,14 +139,13 @@ def session(model, *, library=LIBRARY, threads=1, provider=None, log=3, engine=N
 
 @functools.cache
 def profiles():
-    return tempfile.TemporaryDirectory(prefix="deltaworks-profiles-"), itertools.count()
+    return tempfile.TemporaryDirectory(prefix="deltaworks-profiles-")
 
 
 def new_profile():
     """A prefix of its own: ONNX Runtime adds the second only, and two sessions that begin within
     one would write into one file."""
-    folder, numbers = profiles()
-    return str(Path(folder.name) / f"profile-{next(numbers)}")
+    return str(Path(tempfile.mkdtemp(dir=profiles().name)) / "profile")
 
 
 def profiled_nodes(running):
