@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace deltaworks::bench {
@@ -46,23 +47,30 @@ double Bench::median_us(const std::function<void()>& work, int repetitions) cons
   return times[static_cast<std::size_t>(repetitions / 2)];
 }
 
-void Bench::measure(const std::string& op, const std::string& shape, std::size_t bytes,
-                    std::int64_t sets, const Record& record) {
-  const double floor_us = static_cast<double>(bytes) / copy_bytes_per_us_;
-  // Long enough that starting the graph does not count: a few milliseconds.
-  const auto wanted = static_cast<std::int64_t>(3000 / std::max(2.0, floor_us));
-  const std::int64_t nodes = std::max(sets, wanted / sets * sets);
+double Bench::graph_us(std::int64_t sets, std::int64_t nodes, int repetitions,
+                       const Record& record) const {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
   for (std::int64_t node = 0; node < nodes; ++node) record(Cuda{stream_}, node % sets);
   check(cudaStreamEndCapture(stream_, &graph));
   check(cudaGraphInstantiate(&exec, graph, 0));
-  const double us =
-      median_us([&] { check(cudaGraphLaunch(exec, stream_)); }, 13) / static_cast<double>(nodes);
+  const double us = median_us([&] { check(cudaGraphLaunch(exec, stream_)); }, repetitions);
   check(cudaGraphExecDestroy(exec)), check(cudaGraphDestroy(graph));
-  rows_.push_back({op, shape, us, floor_us});
-  fmt::print("{:28} {:30} {:9.2f} us  floor {:8.2f} us  ratio {:5.2f}\n", op, shape, us, floor_us,
+  return us / static_cast<double>(nodes);
+}
+
+void Bench::measure(const std::string& op, const std::string& shape, const Work& work,
+                    std::int64_t sets, const Record& record) {
+  const double floor_us = static_cast<double>(work.bytes) / copy_bytes_per_us_;
+  // Long enough that starting the graph does not count: a few milliseconds.
+  constexpr double kEnoughUs = 3000;
+  const double first_us = graph_us(sets, sets, 1, record);
+  const std::int64_t rounds =
+      std::max<std::int64_t>(1, std::llround(kEnoughUs / (first_us * static_cast<double>(sets))));
+  const double us = graph_us(sets, rounds * sets, 13, record);
+  rows_.push_back({op, shape, us, floor_us, work.flop});
+  fmt::print("{:28} {:34} {:9.2f} us  floor {:8.2f} us  ratio {:5.2f}\n", op, shape, us, floor_us,
              us / floor_us);
   std::fflush(stdout);
 }

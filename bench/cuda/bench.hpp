@@ -33,6 +33,11 @@ class Memory {
   T* as() const {
     return static_cast<T*>(data_);
   }
+  template <class T>
+  void copy_to(std::vector<T>& values) const {  // after all work of the GPU
+    cuda::check(cudaDeviceSynchronize());
+    cuda::check(cudaMemcpy(values.data(), data_, bytes_, cudaMemcpyDeviceToHost));
+  }
   std::size_t bytes() const { return bytes_; }
 
  private:
@@ -40,9 +45,16 @@ class Memory {
   std::size_t bytes_;
 };
 
+// The least that a call must do.
+struct Work {
+  Work(std::size_t bytes_moved, double operations = 0) : bytes(bytes_moved), flop(operations) {}
+  std::size_t bytes;
+  double flop;
+};
+
 struct Row {
   std::string op, shape;
-  double us, floor_us;
+  double us, floor_us, flop;
 };
 
 class Bench {
@@ -66,16 +78,19 @@ class Bench {
   // How many sets of operands of so many bytes the calls rotate over.
   static std::int64_t sets_of(std::size_t bytes);
 
-  // record(device, set) puts one call into the stream; `bytes` is the least that it must move.
+  // record(device, set) puts one call into the stream. The floor is of the bytes alone.
   using Record = std::function<void(const Cuda& device, std::int64_t set)>;
-  void measure(const std::string& op, const std::string& shape, std::size_t bytes,
-               std::int64_t sets, const Record& record);
+  void measure(const std::string& op, const std::string& shape, const Work& work, std::int64_t sets,
+               const Record& record);
 
   double copy_bytes_per_us() const { return copy_bytes_per_us_; }
   const std::vector<Row>& rows() const { return rows_; }
 
  private:
   double median_us(const std::function<void()>& work, int repetitions) const;
+  // Of one of the calls of a graph.
+  double graph_us(std::int64_t sets, std::int64_t nodes, int repetitions,
+                  const Record& record) const;
 
   cudaStream_t stream_ = nullptr;
   double copy_bytes_per_us_ = 0;
@@ -88,5 +103,6 @@ void bench_dflash2_dynamic_conv(Bench& bench);
 void bench_gated_delta_rates(Bench& bench);
 void bench_gated_delta_net(Bench& bench);
 void bench_replays(Bench& bench);
+void write_results(const std::string& folder);
 
 }  // namespace deltaworks::bench
