@@ -1,8 +1,10 @@
 // cuda_bench [REPORT.json]: prints a table, and writes it as JSON.
+// cuda_bench --results FOLDER: writes results of gated_delta_net, which fla_bench.py compares with others.
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <fstream>
+#include <string_view>
 
 #include "cuda/bench.hpp"
 
@@ -15,8 +17,9 @@ void write_report(const deltaworks::bench::Bench& bench, const char* path) {
   const char* separator = "\n";
   for (const auto& row : bench.rows()) {
     file << fmt::format(
-        "{}  {{\"op\": \"{}\", \"shape\": \"{}\", \"us\": {:.3f}, \"floor_us\": {:.3f}}}",
-        separator, row.op, row.shape, row.us, row.floor_us);
+        "{}  {{\"op\": \"{}\", \"shape\": \"{}\", \"us\": {:.3f}, \"floor_us\": {:.3f}, \"flop\": "
+        "{:.4g}}}",
+        separator, row.op, row.shape, row.us, row.floor_us, row.flop);
     separator = ",\n";
   }
   file << "\n]}\n";
@@ -30,6 +33,10 @@ int main(int argc, char** argv) {
   if (card.empty()) {
     fmt::print("no NVIDIA GPU\n");
     return 1;
+  }
+  if (argc > 2 && std::string_view(argv[1]) == "--results") {
+    write_results(argv[2]);
+    return 0;
   }
   fmt::print("{}\n", card);
   Bench bench;
