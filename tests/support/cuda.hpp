@@ -61,8 +61,8 @@ inline auto every_backend() {
 namespace gpu {
 void* allocate(std::size_t bytes);
 void free(void* memory);
-void copy(void* to, const void* from, std::size_t bytes);  // either way, after all work of the GPU
-void finish();                                             // throws what went wrong
+void copy(void* to, const void* from, std::size_t bytes);  // any way, between all work of the GPU
+std::size_t available();                                   // bytes that it has left
 // Records what `record` puts into its stream into a graph, and launches it whenever asked to.
 class Graph {
  public:
@@ -84,6 +84,12 @@ class Graph {
   void* graph_ = nullptr;
 };
 }  // namespace gpu
+
+// Other values for an operand that lies on the GPU.
+inline void upload(const View<const std::int32_t, 1>& view,
+                   const std::vector<std::int32_t>& values) {
+  gpu::copy(const_cast<std::int32_t*>(view.data()), values.data(), 4 * values.size());
+}
 
 // Copies of operands on the GPU, each between guards that no call may touch.
 class GpuOperands {

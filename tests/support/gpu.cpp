@@ -19,9 +19,14 @@ void free(void* memory) { cudaFree(memory); }
 void copy(void* to, const void* from, std::size_t bytes) {
   check(cudaDeviceSynchronize());
   check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  check(cudaDeviceSynchronize());  // what comes from pageable memory may still be on its way
 }
 
-void finish() { check(cudaDeviceSynchronize()); }
+std::size_t available() {
+  std::size_t bytes = 0, all = 0;
+  check(cudaMemGetInfo(&bytes, &all));
+  return bytes;
+}
 
 void Graph::begin() {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));

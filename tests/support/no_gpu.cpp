@@ -11,7 +11,7 @@ namespace deltaworks::testing::gpu {
 void* allocate(std::size_t) { refuse(); }
 void free(void*) {}
 void copy(void*, const void*, std::size_t) { refuse(); }
-void finish() { refuse(); }
+std::size_t available() { refuse(); }
 void Graph::begin() { refuse(); }
 void Graph::end() { refuse(); }
 void Graph::launch() { refuse(); }
