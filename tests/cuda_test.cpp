@@ -13,13 +13,16 @@
 namespace deltaworks::testing {
 namespace {
 
-class CudaTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda_device().empty()) GTEST_SKIP() << "needs an NVIDIA GPU and a build with CUDA";
-  }
-  void TearDown() override { is_on_cuda() = false; }
-};
+class CudaTest : public OnCuda {};
+
+// run() on the processor instead.
+template <class T>
+auto run_on_cpu(const ConvCase<T>& c) {
+  is_on_cuda() = false;
+  auto result = run(Cpu{}, c);
+  is_on_cuda() = true;
+  return result;
+}
 
 TEST(CudaDevice, IsRefusedWhereThereIsNone) {
   if (!cuda_device().empty()) GTEST_SKIP() << "this machine has an NVIDIA GPU";
@@ -196,21 +199,45 @@ TEST_F(CudaTest, AGraphReplaysWithOtherValues) {
           random.integer(batch.cu_seqlens.back(), b == 0 ? kTokens / 2 : kTokens)));
       batch.counts[static_cast<std::size_t>(b)] = static_cast<std::int32_t>(random.integer(-1, 4));
     }
-    const auto upload = [](const auto& view, const auto& values) {
-      gpu::copy(const_cast<std::int32_t*>(view.data()), values.data(), values.size() * 4);
-    };
     upload(args.cu_seqlens, batch.cu_seqlens), upload(*args.capture_count, batch.counts);
     const std::vector<BFloat16> poisoned(static_cast<std::size_t>(kTokens * 48),
                                          poison<BFloat16>());
     gpu::copy(args.output.data(), poisoned.data(), poisoned.size() * sizeof(BFloat16));
     graph.launch();
     operands.take_back_written();
-    is_on_cuda() = true;
     batch.input.resize(static_cast<std::size_t>(batch.tokens() * 48));
     auto expected = run(Cpu{}, batch);
-    is_on_cuda() = false;
     expected.output.resize(poisoned.size(), poison<BFloat16>());
     ASSERT_TRUE(same_bits(to.result(), expected)) << round;
+  }
+}
+
+TEST_F(CudaTest, AGraphOfAReplayTakesOtherCounts) {
+  Random random(10);
+  constexpr std::int64_t kSequences = 3, kChannels = 24, kHistory = 3, kCapacity = 4;
+  const auto state = random.normal<BFloat16>(kSequences * kChannels * kHistory);
+  const auto update = random.normal<BFloat16>(kSequences * kCapacity * kChannels);
+  std::vector<std::int32_t> counts(kSequences);
+  Buffer<BFloat16> to(std::ssize(state)), expected(std::ssize(state));
+  const ReplayConvStateArgs<BFloat16> on_cpu{
+      .initial_state = view_of<3>(state, {kSequences, kChannels, kHistory}),
+      .state_update = view_of<3>(update, {kSequences, kCapacity, kChannels}),
+      .count = view_of<1>(counts, {kSequences}),
+      .final_state = expected.view<3>({kSequences, kChannels, kHistory})};
+  auto args = on_cpu;
+  args.final_state = to.view<3>({kSequences, kChannels, kHistory});
+  GpuOperands operands;
+  for_each_view(args, [&](auto& view) { operands.add(view); });
+  operands.place();
+  gpu::Graph graph([&](CUstream_st* stream) { replay_conv_state(Cuda{stream}, args); });
+  for (int round = 0; round < 10; ++round) {
+    for (std::int32_t& count : counts)
+      count = static_cast<std::int32_t>(random.integer(0, kCapacity));
+    upload(args.count, counts);
+    graph.launch();
+    operands.take_back_written();
+    replay_conv_state(Cpu{}, on_cpu);
+    ASSERT_TRUE(same_bits(to.values(), expected.values())) << round;
   }
 }
 
@@ -220,10 +247,7 @@ void expect_bits_of_the_cpu(Random& random, ConvActivation activation) {
     auto c = random_case<T>(random, round % 2 ? 40 : 64, random.integer(1, 5), random.integer(1, 2),
                             random.cu_seqlens(3, 0, 60));
     c.activation = activation;
-    const auto expected = run(Cpu{}, c);
-    is_on_cuda() = true;
-    ASSERT_TRUE(same_bits(run(Cpu{}, c), expected));
-    is_on_cuda() = false;
+    ASSERT_TRUE(same_bits(run(Cpu{}, c), run_on_cpu(c)));
   }
 }
 
@@ -237,10 +261,7 @@ TEST_F(CudaTest, LongConvolutionsHaveTheBitsOfTheCpu) {
     auto c = random_case<float>(random, 64, width, 1, random.cu_seqlens(9, 3700, 9000));
     c.activation = ConvActivation::kSilu;
     c.slots_in = c.slots_out = {0, 1, -1, 3, 4, 5, 6, 7, 8};
-    const auto expected = run(Cpu{}, c);
-    is_on_cuda() = true;
-    ASSERT_TRUE(same_bits(run(Cpu{}, c), expected)) << width;
-    is_on_cuda() = false;
+    ASSERT_TRUE(same_bits(run(Cpu{}, c), run_on_cpu(c))) << width;
   }
 }
 
@@ -259,10 +280,7 @@ void expect_neighbours_of_the_cpu(Random& random) {
   auto c = random_case<T>(random, 64, 4, 1, {0, 100, 300});
   c.activation = ConvActivation::kSilu;
   for (T& x : c.input) x = from_float<T>(to_float(x) * static_cast<float>(random.integer(1, 40)));
-  const auto expected = run(Cpu{}, c).output;
-  is_on_cuda() = true;
-  const auto actual = run(Cpu{}, c).output;
-  is_on_cuda() = false;
+  const auto expected = run_on_cpu(c).output, actual = run(Cpu{}, c).output;
   for (std::size_t i = 0; i < actual.size(); ++i) {
     const float is = to_float(actual[i]), wanted = to_float(expected[i]);
     if (std::abs(wanted) <= 0x1p-118f && std::abs(is) <= 0x1p-118f) continue;

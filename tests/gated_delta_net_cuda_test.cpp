@@ -194,9 +194,6 @@ TEST_F(CudaGatedDeltaNet, AGraphReplaysWithOtherValues) {
     for_each_view(args, [&](auto& view) { operands.add(view); });
     operands.place();
     gpu::Graph graph([&](CUstream_st* stream) { gated_delta_net(Cuda{stream}, args); });
-    const auto upload = [](const auto& view, const std::vector<std::int32_t>& values) {
-      gpu::copy(const_cast<std::int32_t*>(view.data()), values.data(), 4 * values.size());
-    };
     for (const std::int32_t end : {2, 0, shape.tokens - 1, shape.tokens}) {
       problem.o.cu_seqlens = {0, end, shape.tokens};
       problem.capture_count = {end % 4, 2};

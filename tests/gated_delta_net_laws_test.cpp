@@ -117,6 +117,7 @@ TEST_P(GatedDeltaNetLaws, PackedEqualsAlone) {
   for (int round = 0; round < kRounds; ++round) {
     Random random(2000 + round);
     const GatedDeltaNetProblem<BFloat16> problem(random, random_options(random));
+    SCOPED_TRACE(problem.description());
     const auto packed = problem.run();
     for (std::int64_t b = 0; b < problem.sequences(); ++b) {
       const std::int64_t start = problem.o.cu_seqlens[b],

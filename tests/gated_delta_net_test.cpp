@@ -60,6 +60,7 @@ template <class T, class G>
 void expect_like_reference(std::uint64_t stream) {
   Random random(stream);
   const GatedDeltaNetProblem<T, G> problem(random, some_rows(random));
+  SCOPED_TRACE(problem.description());
   const auto expected = reference::gated_delta_net(problem.args());
   const auto actual = problem.run();
   // A recurrence of n tokens adds the errors of n tokens.

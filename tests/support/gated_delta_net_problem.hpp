@@ -2,6 +2,7 @@
 // poisoned memory.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,15 @@ struct GatedDeltaNetProblem {
   }
   bool gated() const {
     return o.update_rule == UpdateRule::kGated || o.update_rule == UpdateRule::kGatedDelta;
+  }
+
+  // What a failure depends on beside the values.
+  std::string description() const {
+    using ::testing::PrintToString;
+    return PrintToString(o.key_heads) + " x " + PrintToString(o.heads_per_key) + " heads of " +
+           PrintToString(o.value_dim) + " x " + PrintToString(o.key_dim) + ", offsets " +
+           PrintToString(o.cu_seqlens) + ", capacity " + PrintToString(o.capacity) + ", counts " +
+           PrintToString(capture_count) + ", decay per key " + PrintToString(o.decay_per_key);
   }
 
   // Everything but the outputs, which point nowhere.
