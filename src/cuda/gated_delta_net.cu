@@ -175,7 +175,8 @@ void gated_delta_net(const Cuda& device, const contract::GatedDeltaNetGeometry& 
   const HeadsGrid grid{.row_blocks = ceil_div(geometry.value_dim, kGeneralRows),
                        .heads = geometry.value_heads,
                        .sequences = geometry.sequences};
-  const int bytes = 3 * static_cast<int>(geometry.key_dim * sizeof(float));
+  // One more than is read: nvcc loads elements in pairs, also where the second does not count.
+  const int bytes = static_cast<int>((3 * geometry.key_dim + 1) * sizeof(float));
   launch(device, grid, kGeneralThreads, bytes, general_kernel<T>, call);
 }
 
