@@ -41,15 +41,15 @@ struct LinearAttentionArgs {
 /// [key_dim, value_dim], for each token, in float32:
 ///   a      = exp(decay);  r = Sᵀ k;  p = Sᵀ q
 ///   delta  = beta · (value − a r)          (value for the linear and gated rules)
-///   S      = round(a S) + round(k deltaᵀ)  two roundings, as ONNX Runtime's CPU kernel has them
+///   S      = fma(k deltaᵀ, round(a S))  the product is not rounded
 ///   output = scale · (a p + (q · k) delta), rounded once to T
 /// A rule needs the gates that its name has: decay for gated and gated_delta, beta for delta and
 /// gated_delta; one that it does not need is not read. key_dim is at most 2048.
 ///
-/// Order of summation and arithmetic are those of gated_delta_net: a transposed state gives its bits.
-/// With a float state, one call over n tokens gives the bits of n calls; with a 16-bit state, which a
-/// call rounds once, when it writes it, those of one call with a float state. Neither the other
-/// sequences nor the threads change a bit.
+/// Order and arithmetic are those of gated_delta_net but for its rounded product: from a transposed
+/// state, a token's output has its bits. With a float state, one call over n tokens gives the bits of
+/// n calls; with a 16-bit state, which a call rounds once, when it writes it, those of one call with
+/// a float state. Neither the other sequences nor the threads change a bit.
 ///
 /// Throws InvalidArgument when an argument breaks this contract; nothing is written then.
 /// Source: ONNX Runtime, com.microsoft::LinearAttention.

@@ -39,8 +39,8 @@ def linear_attention(
         S      = a * S + outer(k, delta)
         output = scale * (a * p + (q @ k) * delta), rounded once to T
 
-    A transposed state gives the bits of gated_delta_net. Any split gives the same bits with a
-    float32 state; a state of 16 bits is rounded once, when the call writes it.
+    A token's output from the transposed state has the bits of gated_delta_net. Any split gives the
+    same bits with a float32 state; a state of 16 bits is rounded once, when the call writes it.
 
     Parameters
     ----------

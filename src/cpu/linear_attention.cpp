@@ -4,8 +4,8 @@
 // A task owns one state head of one sequence. Lanes run along value_dim, the layout of the state, so
 // that no sum crosses them. Columns are independent: a task works through them in panels that stay in
 // L1 while all tokens of a block pass. The update of one token and the two sums of the next share one
-// sweep over the panel (load, multiply, multiply, add, store, two fma). Rows i, i + 8, … share a
-// partial sum, and the tree of cpu/sum-inl.h adds the eight: the arithmetic of gated_delta_net.
+// sweep over the panel (load, multiply, fma, store, two fma). Rows i, i + 8, … share a
+// partial sum, and the tree of cpu/sum-inl.h adds the eight: the order of gated_delta_net.
 #include "cpu/linear_attention.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -48,21 +48,61 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Geometry = contract::LinearAttentionGeometry;
 
-// A state head and the tokens of a block.
+// What a state head reads and writes of a sequence, from its first token on.
+template <class T>
+struct Rows {
+  const T *key, *query, *value;
+  T* output;
+};
+
+// Tokens of a state head: `count` from `first` on.
+template <class T>
+struct Block {
+  Rows<T> rows;
+  std::int64_t first, count;
+};
+
+// A state head and the tokens of a block. Divisions cost as much as a row of the state: what they give is kept.
 template <class T, class S>
 struct Head {
   const LinearAttentionArgs<T, S>& args;
   const Geometry& g;
-  std::int64_t b, h, first, count;
+  std::int64_t b;
   float scale;
+  std::int64_t h, queries;  // query heads that read this state
+  Block<T> now, next;       // next: what comes behind now, here or in the next head
 
-  const T* value(std::int64_t t) const {
-    return args.value.row(b) + ((first + t) * g.kv_num_heads + h) * g.value_dim;
+  Rows<T> rows_of(std::int64_t head) const {
+    return {args.key.row(b) + g.key_head(head) * g.key_dim,
+            args.query.row(b) + g.query_head(head) * g.key_dim,
+            args.value.row(b) + head * g.value_dim,
+            args.output.row(b) + head * queries * g.value_dim};
   }
+  void move_to(std::int64_t head) {
+    h = head;
+    now = {rows_of(head), 0, g.length};
+  }
+  void take(std::int64_t first, std::int64_t longest) {
+    now.first = first;
+    now.count = std::min(longest, g.length - first);
+    const std::int64_t behind = first + now.count;
+    if (behind < g.length) {
+      next = {now.rows, behind, g.length - behind};
+    } else if (h + 1 < g.kv_num_heads) {
+      next = {rows_of(h + 1), 0, g.length};
+    } else {
+      next.count = 0;
+    }
+  }
+  std::int64_t key_at(std::int64_t token) const { return token * g.key_heads * g.key_dim; }
+  std::int64_t query_at(std::int64_t token) const { return token * g.q_num_heads * g.key_dim; }
+  std::int64_t value_at(std::int64_t token) const { return token * g.kv_num_heads * g.value_dim; }
+  std::int64_t output_at(std::int64_t token) const { return token * g.output_width(); }
+
+  const T* value(std::int64_t t) const { return now.rows.value + value_at(now.first + t); }
   // The output of the query-th query head that reads this state.
   T* output(std::int64_t t, std::int64_t query) const {
-    return args.output.row(b) +
-           ((first + t) * g.output_heads() + h * g.queries_per_head() + query) * g.value_dim;
+    return now.rows.output + output_at(now.first + t) + query * g.value_dim;
   }
 };
 
@@ -71,40 +111,31 @@ template <class T, class S>
 void load_query(const Head<T, S>& head, std::int64_t t, std::int64_t query, float* to,
                 Token& token) {
   const auto size = static_cast<std::size_t>(head.g.key_dim);
-  const std::int64_t query_head = head.g.query_head(head.h) + query;
-  const T* const row =
-      head.args.query.row(head.b) + (head.first + t) * head.g.q_num_heads * head.g.key_dim;
-  convert(row + query_head * head.g.key_dim, to, size);
+  convert(head.now.rows.query + head.query_at(head.now.first + t) + query * head.g.key_dim, to,
+          size);
   token.query = to;
   token.key_query = dot8(token.key, to, size);
 }
 
-// Fetches part `part` of `parts` of a vector into the second-level cache.
+// Every parts-th line of a vector into the second-level cache.
 template <class T>
 HWY_INLINE void fetch(const T* from, std::int64_t size, std::int64_t part, std::int64_t parts) {
-  for (std::int64_t i = size * part / parts; i < size * (part + 1) / parts;
-       i += 64 / static_cast<std::int64_t>(sizeof(T)))
-    fetch(from + i);
+  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t i = part * kLine; i < size; i += parts * kLine) fetch(from + i);
 }
 
 // What comes a block later: a token's rows lie too far apart for the processor to guess them. One panel after the other
-// fetches its part, since the lines that can be on their way at a time are few. Behind the last token come
-// those of the next head.
+// fetches its part, since the lines that can be on their way at a time are few.
 template <class T, class S>
-HWY_INLINE void fetch_token(Head<T, S> head, std::int64_t t, std::int64_t panel,
+HWY_INLINE void fetch_token(const Head<T, S>& head, std::int64_t t, std::int64_t panel,
                             std::int64_t panels) {
-  const Geometry& g = head.g;
-  head.first += head.count;
-  if (head.first + t >= g.length) {
-    ++head.h;
-    head.first -= g.length;
-  }
-  const std::int64_t at = head.first + t;
-  if (at >= g.length || head.h >= g.kv_num_heads) return;
-  fetch(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), g.key_dim, panel, panels);
-  fetch(&head.args.query(head.b, at, g.query_head(head.h) * g.key_dim), g.key_dim, panel, panels);
-  fetch(head.value(t), g.value_dim, panel, panels);
-  fetch(head.output(t, 0), g.value_dim, panel, panels);
+  if (t >= head.next.count) return;
+  const Rows<T>& rows = head.next.rows;
+  const std::int64_t token = head.next.first + t;
+  fetch(rows.key + head.key_at(token), head.g.key_dim, panel, panels);
+  fetch(rows.query + head.query_at(token), head.g.key_dim, panel, panels);
+  fetch(rows.value + head.value_at(token), head.g.value_dim, panel, panels);
+  fetch(rows.output + head.output_at(token), head.g.value_dim, panel, panels);
 }
 
 // The further queries of a token that read this state.
@@ -113,7 +144,7 @@ HWY_NOINLINE void run_queries(const Head<T, S>& head, std::int64_t t, const Colu
                               Change<P>& change, Scratch& s) {
   const Geometry& g = head.g;
   const InPanel<P> panel{s.state, g.key_dim};
-  for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
+  for (std::int64_t query = 1; query < head.queries; ++query) {
     Token token = s.token[t];
     load_query(head, t, query, s.vectors + kVectorFloats - g.key_dim, token);
     const auto sums =
@@ -133,8 +164,15 @@ HWY_NOINLINE void run_panel(const Head<T, S>& head, const Columns& columns, cons
   const InPanel<P> panel{s.state, key_dim};
   const InState<P, kWhole, S> state{from, to, columns, columns.ahead<P>(key_dim)};
   Change<P> change;
-  for (std::int64_t t = 0; t < head.count; ++t) {
+  for (std::int64_t t = 0; t < head.now.count; ++t) {
     const Token &now = s.token[std::max<std::int64_t>(t - 1, 0)], &next = s.token[t];
+    // Values and outputs lie too far apart for the processor to guess: a sweep is long enough to fetch them into L1.
+    const T* const value = head.value(t) + v;
+    T* const output = head.output(t, 0) + v;
+    for (std::int64_t i = 0; i < P::kWidth; i += 64 / static_cast<std::int64_t>(sizeof(T))) {
+      hwy::Prefetch(value + i);
+      hwy::Prefetch(output + i);
+    }
     Sums<P> sums;
     if (t > 0) {
       sums = sweep<Sweep::kUpdate, kPerKey, P>(panel, panel, key_dim, now, change, next);
@@ -143,12 +181,11 @@ HWY_NOINLINE void run_panel(const Head<T, S>& head, const Columns& columns, cons
     } else {
       sums = sweep<Sweep::kRead, kPerKey, P>(panel, panel, key_dim, now, change, next);
     }
-    finish<P, kWhole, T>(next, g.recalls, head.scale, columns, sums, head.value(t) + v, change,
-                         head.output(t, 0) + v);
-    if (g.queries_per_head() > 1) run_queries<P, kPerKey, kWhole>(head, t, columns, change, s);
+    finish<P, kWhole, T>(next, g.recalls, head.scale, columns, sums, value, change, output);
+    if (head.queries > 1) run_queries<P, kPerKey, kWhole>(head, t, columns, change, s);
     fetch_token(head, t, v / P::kWidth, (g.value_dim + P::kWidth - 1) / P::kWidth);
   }
-  const Token& last = s.token[head.count - 1];
+  const Token& last = s.token[head.now.count - 1];
   if (to != nullptr) {
     update_rows<P>(panel, state, key_dim, last, change);
   } else {
@@ -172,8 +209,8 @@ template <class T, class S>
 void load_token(const Head<T, S>& head, std::int64_t t, float* vectors, Token& token) {
   const Geometry& g = head.g;
   const auto size = static_cast<std::size_t>(g.key_dim);
-  const std::int64_t at = head.first + t;
-  convert(&head.args.key(head.b, at, g.key_head(head.h) * g.key_dim), vectors, size);
+  const std::int64_t at = head.now.first + t;
+  convert(head.now.rows.key + head.key_at(at), vectors, size);
   token.key = vectors;
   load_query(head, t, 0, vectors + g.key_dim, token);
   token.decays = nullptr;
@@ -199,12 +236,12 @@ template <class T, class S>
 void load_tokens(const Head<T, S>& head, Scratch& s) {
   const std::int64_t floats = vector_floats(head.g);
   float factor[kMaxBlock];
-  for (std::int64_t t = 0; t < head.count; ++t) {
+  for (std::int64_t t = 0; t < head.now.count; ++t) {
     load_token(head, t, s.vectors + t * floats, s.token[t]);
     factor[t] = s.token[t].factor;
   }
-  exp_all(factor, head.count);
-  for (std::int64_t t = 0; t < head.count; ++t) s.token[t].factor = factor[t];
+  exp_all(factor, head.now.count);
+  for (std::int64_t t = 0; t < head.now.count; ++t) s.token[t].factor = factor[t];
 }
 
 // The sums of a block of columns are there: the token's change and the outputs of all queries.
@@ -214,7 +251,7 @@ void finish_block(const Head<T, S>& head, const AloneBlock<S>& block, std::int64
   const Geometry& g = head.g;
   finish_alone(block.token, g.recalls, head.scale, block.count, sums, head.value(0) + first, change,
                head.output(0, 0) + first);
-  for (std::int64_t query = 1; query < g.queries_per_head(); ++query) {
+  for (std::int64_t query = 1; query < head.queries; ++query) {
     AloneBlock<S> further = block;
     load_query(head, 0, query, s.vectors + kVectorFloats - g.key_dim, further.token);
     pass<true, false>(further, further, g.key_dim, sums);
@@ -225,17 +262,18 @@ void finish_block(const Head<T, S>& head, const AloneBlock<S>& block, std::int64
 
 // A single token over the states of some heads: a block of columns is updated while the next is summed.
 template <class T, class S>
-void run_alone(Head<T, S>& head, std::int64_t heads, Scratch& s) {
+void run_alone(Head<T, S>& head, std::int64_t first, std::int64_t heads, Scratch& s) {
   const Geometry& g = head.g;
   const std::int64_t size = g.key_dim * g.value_dim;
   AloneBlock<S> before{};
   std::int64_t turn = 0;
-  for (const std::int64_t end = head.h + heads; head.h < end; ++head.h) {
-    const S* const from = head.args.past_state->row(head.b) + head.h * size;
-    S* const to = head.args.present_state.row(head.b) + head.h * size;
+  for (std::int64_t h = first; h < first + heads; ++h) {
+    head.move_to(h);
+    const S* const from = head.args.past_state->row(head.b) + h * size;
+    S* const to = head.args.present_state.row(head.b) + h * size;
     // Two heads' tokens are in use at a time.
-    Token& token = s.token[head.h % 2];
-    load_token(head, 0, s.vectors + head.h % 2 * vector_floats(g), token);
+    Token& token = s.token[h % 2];
+    load_token(head, 0, s.vectors + h % 2 * vector_floats(g), token);
     exp_all(&token.factor, 1);
     for (std::int64_t v = 0; v < g.value_dim; v += kAlone, ++turn) {
       float* const change = s.change + turn % 2 * kAlone;
@@ -266,8 +304,7 @@ void run_columns(Head<T, S>& head, std::int64_t longest, Scratch& s) {
   };
   const auto at = [](const S* state, std::int64_t v) { return state ? state + v : nullptr; };
   const auto take = [&](std::int64_t first) {
-    head.first = first;
-    head.count = std::min(longest, g.length - first);
+    head.take(first, longest);
     load_tokens(head, s);
   };
   constexpr bool kIsWide = std::is_same_v<P, Wide>;
@@ -334,10 +371,13 @@ void run_heads(const LinearAttentionArgs<T, S>& args, const Geometry& g, std::in
                std::int64_t h, std::int64_t heads) noexcept {
   const float scale =
       args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(g.key_dim));
-  Head<T, S> head{args, g, b, h, 0, 1, scale};
+  Head<T, S> head{args, g, b, scale, h, g.queries_per_head(), {}, {}};
   Scratch s;
-  if (g.length == 1 && args.past_state) return run_alone(head, heads, s);
-  for (; head.h < h + heads; ++head.h) run_head(head, s);
+  if (g.length == 1 && args.past_state) return run_alone(head, h, heads, s);
+  for (std::int64_t i = h; i < h + heads; ++i) {
+    head.move_to(i);
+    run_head(head, s);
+  }
 }
 
 void heads_task(const cpu::LinearAttentionAnyArgs& args, const Geometry& g, std::int64_t b,

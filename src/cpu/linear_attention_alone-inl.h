@@ -123,7 +123,7 @@ class AloneUpdate {
         if (block_.from != block_.to) fetch_later(to, shape_.row_stride, v);
         const std::size_t n = shape_.lanes_at(v);
         const auto decayed = hn::Mul(a, load_float_n(d, from + v, n));
-        store_float_n(hn::Add(decayed, hn::Mul(k, change_[v / kFlatLanes])), d, to + v, n);
+        store_float_n(hn::MulAdd(k, change_[v / kFlatLanes], decayed), d, to + v, n);
       }
     }
   }

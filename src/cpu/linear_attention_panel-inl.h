@@ -141,21 +141,37 @@ struct Change {
 
 enum class Sweep { kRead, kMove, kUpdate };
 
+// x, held in a register: g++ 12 would load it again for each use, and loads would bound a sweep.
+template <class V>
+HWY_INLINE V in_register(V x) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC
+  asm("" : "+v"(x.raw));
+#endif
+  return x;
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> broadcast(D d, float x) {
+  return in_register(hn::Set(d, x));
+}
+
 // What a sweep does to a row: moves it (kMove), or applies `now` with its change (kUpdate), then adds it to
 // the sums of `next`. Vectors of tokens begin at the row's group, too.
 template <Sweep kSweep, bool kPerKey, class P, class From, class To>
 HWY_INLINE void pass_row(const From& from, const To& to, std::int64_t n, const Token& now,
-                         const Change<P>& change, const Token& next, Sums<P>& sums) {
+                         hn::Vec<typename P::D> factor, const Change<P>& change, const Token& next,
+                         Sums<P>& sums) {
   const typename P::D d;
-  const auto k = hn::Set(d, next.key[4 * n]), q = hn::Set(d, next.query[4 * n]);
+  auto a = factor, k_now = factor, a_next = factor;
+  if constexpr (kSweep == Sweep::kUpdate) k_now = broadcast(d, now.key[4 * n]);
+  if constexpr (kSweep == Sweep::kUpdate && kPerKey) a = broadcast(d, now.decays[4 * n]);
+  if constexpr (kPerKey) a_next = broadcast(d, next.decays[4 * n]);
+  const auto k = broadcast(d, next.key[4 * n]), q = broadcast(d, next.query[4 * n]);
   for (int c = 0; c < P::kColumns; ++c) {
     auto x = from.load(n, c);
-    if constexpr (kSweep == Sweep::kUpdate) {
-      const auto a = hn::Set(d, kPerKey ? now.decays[4 * n] : now.factor);
-      x = hn::Add(hn::Mul(a, x), hn::Mul(hn::Set(d, now.key[4 * n]), change.column[c]));
-    }
+    if constexpr (kSweep == Sweep::kUpdate) x = hn::MulAdd(k_now, change.column[c], hn::Mul(a, x));
     if constexpr (kSweep != Sweep::kRead) to.store(x, n, c);
-    if constexpr (kPerKey) x = hn::Mul(hn::Set(d, next.decays[4 * n]), x);
+    if constexpr (kPerKey) x = hn::Mul(a_next, x);
     sums.recalled[c] = hn::MulAdd(x, k, sums.recalled[c]);
     sums.queried[c] = hn::MulAdd(x, q, sums.queried[c]);
   }
@@ -166,6 +182,9 @@ template <Sweep kSweep, bool kPerKey, class P, class From, class To>
 HWY_INLINE Sums<P> sweep(const From& all, const To& all_to, std::int64_t key_dim, const Token& now,
                          const Change<P>& change, const Token& next) {
   const typename P::D d;
+  const auto factor = broadcast(d, now.factor);
+  Change<P> by;
+  for (int c = 0; c < P::kColumns; ++c) by.column[c] = in_register(change.column[c]);
   HWY_ALIGN float partial[4][2 * P::kWidth];  // row i, then i + 4, added to partial i mod 4
   for (std::int64_t group = 0; group < 4; ++group) {
     const From from = all.group(group);
@@ -178,10 +197,10 @@ HWY_INLINE Sums<P> sweep(const From& all, const To& all_to, std::int64_t key_dim
     }
     std::int64_t n = 0;
     for (; n + 1 < count; n += 2) {
-      pass_row<kSweep, kPerKey, P>(from, to, n, update, change, sum, low);
-      pass_row<kSweep, kPerKey, P>(from, to, n + 1, update, change, sum, high);
+      pass_row<kSweep, kPerKey, P>(from, to, n, update, factor, by, sum, low);
+      pass_row<kSweep, kPerKey, P>(from, to, n + 1, update, factor, by, sum, high);
     }
-    if (n < count) pass_row<kSweep, kPerKey, P>(from, to, n, update, change, sum, low);
+    if (n < count) pass_row<kSweep, kPerKey, P>(from, to, n, update, factor, by, sum, low);
     for (int c = 0; c < P::kColumns; ++c) {
       float* const at = partial[group] + c * P::kLanes;
       hn::Store(hn::Add(low.recalled[c], high.recalled[c]), d, at);
@@ -215,7 +234,7 @@ HWY_NOINLINE void update_rows(const From from, const To to, std::int64_t key_dim
     const auto a = now.decays ? hn::Set(d, now.decays[4 * n + group]) : factor;
     for (int c = 0; c < P::kColumns; ++c) {
       const auto decayed = hn::Mul(a, in[group].load(n, c));
-      out[group].store(hn::Add(decayed, hn::Mul(k, by.column[c])), n, c);
+      out[group].store(hn::MulAdd(k, by.column[c], decayed), n, c);
     }
   };
   std::int64_t n = 0;
