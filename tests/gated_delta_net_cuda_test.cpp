@@ -114,6 +114,23 @@ TEST_F(CudaGatedDeltaNet, ALargeBatchEqualsASmallOne) {
   }
 }
 
+// Which has no decay operand to tell the capsule's layout by.
+TEST_F(CudaGatedDeltaNet, ACallWithoutTokensClearsItsCapsules) {
+  Random random(9000);
+  for (const std::int64_t key_dim : {20, 128}) {
+    for (const bool per_key : {false, true}) {
+      const GatedDeltaNetProblem<float> problem(random, {.cu_seqlens = {0, 0, 0},
+                                                         .key_heads = 2,
+                                                         .key_dim = key_dim,
+                                                         .value_dim = 40,
+                                                         .capacity = 3,
+                                                         .decay_per_key = per_key});
+      const auto update = problem.run().state_update;
+      EXPECT_TRUE(same_bits(update, std::vector<float>(update.size()))) << key_dim << per_key;
+    }
+  }
+}
+
 // For each kernel, with room for a tile of rows or less. As many tokens as sequences are the decode kernel's.
 struct Shape {
   std::int64_t key_dim, value_dim;

@@ -22,7 +22,7 @@ struct GatedDeltaNetCall {
   std::int64_t decay_stride, beta_stride;    // of either decay
   std::int32_t tokens, value_heads, heads_per_key, key_dim, value_dim, capacity;
   GateActivation gate_activation;
-  bool gates_are_float, dt_bias_per_key, recalls, sigmoid_beta, captures;
+  bool gates_are_float, is_per_key, dt_bias_per_key, recalls, sigmoid_beta, captures;
   float scale, epsilon, gate_lower_bound;  // epsilon 0: no normalisation
   const float *a_log, *dt_bias;
   T* output;
@@ -188,7 +188,7 @@ struct Capsule {
   std::int32_t b, h;
 
   __device__ std::int64_t columns() const {
-    return call.decay_per_key != nullptr ? call.key_dim : 1;
+    return call.is_per_key ? call.key_dim : 1;
   }
   __device__ float* row() const { return call.state_update + b * call.update_stride; }
   __device__ float* decays(std::int64_t slot) const {

@@ -48,7 +48,7 @@ __device__ void load_general_token(const GatedDeltaNetCall<T>& call, std::int64_
   for (std::int32_t i = threadIdx.x; i < call.key_dim; i += blockDim.x) {
     to.key[i] = widen(key[i]) * key_factor;
     to.query[i] = widen(query[i]) * query_factor;
-    to.decays[i] = call.decay_per_key != nullptr ? decay_of_key(call, token, h, i) : 1;
+    to.decays[i] = call.is_per_key ? decay_of_key(call, token, h, i) : 1;
   }
   __syncthreads();
   for_columns(call.key_dim, lane,
@@ -60,7 +60,7 @@ template <class T>
 __device__ void capture_general(const GatedDeltaNetCall<T>& call, const Capsule<T>& capsule,
                                 std::int32_t t, const GeneralToken& token, float factor) {
   for (std::int32_t i = threadIdx.x; i < capsule.columns(); i += blockDim.x) {
-    capsule.decays(t)[i] = call.decay_per_key != nullptr ? token.decays[i] : factor;
+    capsule.decays(t)[i] = call.is_per_key ? token.decays[i] : factor;
   }
   if (!capsule.owns_keys()) return;
   for (std::int32_t i = threadIdx.x; i < call.key_dim; i += blockDim.x) {
