@@ -37,6 +37,9 @@ class Choices:
                 self.known = json.load(file)
         self.all = [(tuner, tuner.configs) for tuner in {id(t): t for t in tuners()}.values()]
 
+    def knows(self, shape):
+        return shape.removesuffix(HALF) in self.known
+
     def apply(self, shape, part=0, parts=1):
         """Of what is not known every so-manieth configuration."""
         known = self.known.get(shape.removesuffix(HALF), {})
