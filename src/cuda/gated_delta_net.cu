@@ -76,8 +76,6 @@ GatedDeltaNetCall<T> call_of(const Cuda& device, const contract::GatedDeltaNetGe
   call.key_dim = small(geometry.key_dim);
   call.value_dim = small(geometry.value_dim);
   call.capacity = small(geometry.capacity);
-  // The decays of no tokens may lie nowhere, so that their address tells nothing.
-  call.decay_columns = geometry.decay_per_key ? call.key_dim : 1;
   call.captures = geometry.capacity > 0 && args.state_update_active;
   call.recalls =
       args.update_rule == UpdateRule::kDelta || args.update_rule == UpdateRule::kGatedDelta;

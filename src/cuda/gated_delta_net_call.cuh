@@ -36,7 +36,6 @@ struct GatedDeltaNetCall {
   Ints capture_count;
   std::int32_t* faults;
   std::int32_t sequences, key_heads;
-  std::int32_t decay_columns;  // decay factors of a head in a capsule
 
   // Where a row of a head of a state slot begins.
   __device__ std::int64_t state_row(std::int32_t h, std::int32_t row) const {
