@@ -54,12 +54,12 @@ void Checker::size(std::string_view argument, std::initializer_list<std::int64_t
   std::int64_t size = 1;
   for (const std::int64_t extent : extents) {
     if (extent <= 0) return;  // unknown or empty
-    if (size > kLargest / extent) {
+    // No division: a right call of one token would spend more on them than on a head.
+    if (__builtin_mul_overflow(size, extent, &size) || size > kLargest) {
       fail(fmt::format("{} has shape [{}], expected less than 2^60 elements", argument,
                        fmt::join(extents, ", ")));
       return;
     }
-    size *= extent;
   }
 }
 

@@ -17,6 +17,7 @@ namespace deltaworks::contract {
 // are bound by the first operand that knows them.
 class Checker {
  public:
+  // `op` must live as long as the checker: a copy of it would be an allocation a call.
   explicit Checker(std::string_view op) : op_(op) {}
 
   bool ok() const { return complaint_.empty(); }
@@ -46,7 +47,7 @@ class Checker {
   void together(std::string_view argument, bool given, bool expected, std::string_view reason);
 
  private:
-  std::string op_;
+  std::string_view op_;
   std::string complaint_;
 };
 

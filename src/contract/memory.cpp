@@ -23,11 +23,11 @@ void check_extents(std::string_view op, std::string_view argument, const std::in
       throw InvalidArgument(fmt::format("{}: {} has extent {} in dimension {}, expected 0 or more",
                                         op, argument, extents[dim], dim));
     }
-    if (extents[dim] > kLargest / std::max<std::int64_t>(size, 1)) {
+    if (__builtin_mul_overflow(size, std::max<std::int64_t>(extents[dim], 1), &size) ||
+        size > kLargest) {
       throw InvalidArgument(fmt::format("{}: {} has shape [{}], expected less than 2^60 elements",
                                         op, argument, fmt::join(extents, extents + rank, ", ")));
     }
-    size *= std::max<std::int64_t>(extents[dim], 1);
   }
 }
 
@@ -37,7 +37,8 @@ void check_rows(std::string_view op, std::string_view argument, const void* data
     throw InvalidArgument(fmt::format("{}: {} has row stride {}, expected at least the row size {}",
                                       op, argument, row_stride, row_size));
   }
-  if (rows > 1 && row_stride > kLargest / rows) {
+  std::int64_t size = 0;
+  if (rows > 1 && (__builtin_mul_overflow(row_stride, rows, &size) || size > kLargest)) {
     throw InvalidArgument(
         fmt::format("{}: {} has row stride {}, expected less than 2^60 elements "
                     "for all {} rows",
