@@ -267,6 +267,9 @@ void run_alone(Head<T, S>& head, std::int64_t first, std::int64_t heads, Scratch
   const std::int64_t size = g.key_dim * g.value_dim;
   AloneBlock<S> before{};
   std::int64_t turn = 0;
+  // States of less than half a megabyte are those of a small model, whose layers stay in the second-level cache: fetching
+  // takes a tenth of such a call.
+  const bool is_large = g.kv_num_heads * size * static_cast<std::int64_t>(sizeof(S)) >= 1 << 19;
   for (std::int64_t h = first; h < first + heads; ++h) {
     head.move_to(h);
     const S* const from = head.args.past_state->row(head.b) + h * size;
@@ -277,8 +280,13 @@ void run_alone(Head<T, S>& head, std::int64_t first, std::int64_t heads, Scratch
     exp_all(&token.factor, 1);
     for (std::int64_t v = 0; v < g.value_dim; v += kAlone, ++turn) {
       float* const change = s.change + turn % 2 * kAlone;
-      const AloneBlock<S> block{from + v,    to + v, std::min(kAlone, g.value_dim - v),
-                                g.value_dim, token,  change};
+      const AloneBlock<S> block{from + v,
+                                to + v,
+                                std::min(kAlone, g.value_dim - v),
+                                g.value_dim,
+                                token,
+                                change,
+                                is_large && from != to};
       const FlatSums sums{s.state, (block.count + kFlatLanes - 1) / kFlatLanes * kFlatLanes};
       if (turn == 0) {
         pass<true, false>(block, block, g.key_dim, sums);

@@ -46,6 +46,7 @@ struct AloneBlock {
   std::int64_t count, row_stride;
   Token token;
   const float* change;
+  bool fetches;  // rows that are written
 };
 
 // The shape of a block: kCount fixes it at so many columns that fill their rows, unless it is 0. A constant turns the
@@ -120,7 +121,7 @@ class AloneUpdate {
       const auto a = kPerKey ? hn::Set(d, block_.token.decays[i]) : factor_;
       for (std::int64_t v = 0; v < shape_.count; v += kFlatLanes) {
         // A store that waits for its line holds up those behind it.
-        if (block_.from != block_.to) fetch_later(to, shape_.row_stride, v);
+        if (block_.fetches) fetch_later(to, shape_.row_stride, v);
         const std::size_t n = shape_.lanes_at(v);
         const auto decayed = hn::Mul(a, load_float_n(d, from + v, n));
         store_float_n(hn::MulAdd(k, change_[v / kFlatLanes], decayed), d, to + v, n);
