@@ -108,12 +108,12 @@ HWY_INLINE bool owns_keys(const contract::GatedDeltaNetGeometry& g, const Sequen
   return sequence.row == 0 && h % g.heads_per_key() == 0;
 }
 
-// Zeros in all slots: tokens that are captured overwrite them.
+// Zeros in the slots that no token is captured in.
 template <class T, class G>
 void clear_capsule(const GatedDeltaNetArgs<T, G>& args, const contract::GatedDeltaNetGeometry& g,
                    const Sequence& sequence, std::int64_t h) {
   const Capsule capsule = capsule_of(args, g, sequence, h);
-  for (std::int64_t slot = 0; slot < g.capacity; ++slot) {
+  for (std::int64_t slot = capsule.captured; slot < g.capacity; ++slot) {
     if (owns_decays(sequence)) {
       std::fill_n(capsule.decays + slot * g.decays(), g.decays() / g.value_heads, 0.0f);
     }

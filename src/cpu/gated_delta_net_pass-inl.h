@@ -155,6 +155,8 @@ HWY_INLINE void step(const InState& state, float* group, bool whole, std::int64_
     sweep<false, true, kPerKey>(state, tile, padded, now, delta, next, sums);
   } else if (!whole) {
     sweep<true, false, kPerKey>(tile, tile, padded, now, delta, next, sums);
+  } else if (padded % 16 == 0) {
+    update_state<kPerKey>(tile, state, now, delta);
   } else {
     sweep<true, false, kPerKey>(tile, state, padded, now, delta, next, sums);
   }

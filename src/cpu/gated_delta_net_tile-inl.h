@@ -106,6 +106,12 @@ HWY_INLINE Strip set_strip(float x, float x4) {
   return join_rows(rows);
 }
 
+HWY_INLINE Strip fill_strip(float x) {
+  Strip r;
+  for (VStrip& part : r.part) part = hn::Set(d_strip, x);
+  return r;
+}
+
 HWY_INLINE Strip mul_strip(const Strip& a, const Strip& b) {
   Strip r;
   for (std::int64_t p = 0; p < kStripParts; ++p) r.part[p] = hn::Mul(a.part[p], b.part[p]);
@@ -144,7 +150,18 @@ struct Sums {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-// Second level of the tree, in blocks of four lanes: [u0+u2, u1+u3, v0+v2, v1+v3].
+// First level of the tree for two sums of a strip: in blocks of four lanes [a row s, a row s + 4, b row s, b row s + 4].
+HWY_INLINE VStrip fold_halves(VStrip a, VStrip b) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  // Two shuffles of both: Highway's blocks of one vector would take two selections and a shuffle.
+  return hn::Add(VStrip{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)},
+                 VStrip{_mm512_shuffle_f32x4(a.raw, b.raw, 0xdd)});
+#else
+  return hn::Add(hn::ConcatLowerLower(d_strip, b, a), hn::ConcatUpperUpper(d_strip, b, a));
+#endif
+}
+
+// Second level, in blocks of four lanes: [u0+u2, u1+u3, v0+v2, v1+v3].
 HWY_INLINE VStrip fold_to_pairs(VStrip u, VStrip v) {
   const hn::Repartition<double, DStrip> dd;
   const auto a = hn::BitCast(dd, u), b = hn::BitCast(dd, v);
@@ -152,13 +169,16 @@ HWY_INLINE VStrip fold_to_pairs(VStrip u, VStrip v) {
                  hn::BitCast(d_strip, hn::InterleaveUpper(dd, a, b)));
 }
 
-// Third level: [x0+x1, y0+y1, x2+x3, y2+y3].
-HWY_INLINE VStrip fold_to_sums(VStrip x, VStrip y) {
-  return hn::OddEven(hn::Add(y, hn::Shuffle2301(y)), hn::Add(x, hn::Shuffle2301(x)));
-}
-
+// Third level, of four strips: [w0, w1, w2, w3] in each block.
 HWY_INLINE VStrip fold_four(const VStrip (&w)[kStrips]) {
-  return fold_to_sums(fold_to_pairs(w[0], w[2]), fold_to_pairs(w[1], w[3]));
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  const auto x = fold_to_pairs(w[0], w[1]), y = fold_to_pairs(w[2], w[3]);
+  return hn::Add(VStrip{_mm512_shuffle_ps(x.raw, y.raw, 0x88)},
+                 VStrip{_mm512_shuffle_ps(x.raw, y.raw, 0xdd)});
+#else
+  const auto x = fold_to_pairs(w[0], w[2]), y = fold_to_pairs(w[1], w[3]);
+  return hn::OddEven(hn::Add(y, hn::Shuffle2301(y)), hn::Add(x, hn::Shuffle2301(x)));
+#endif
 }
 #endif
 
@@ -168,17 +188,11 @@ HWY_INLINE void assign([[maybe_unused]] To& to, [[maybe_unused]] const From& fro
   if constexpr (std::is_same_v<To, From>) to = from;
 }
 
-// From [r0-3, p0-3] or [r0-3, p0-3, r4-7, p4-7], four sums with the key, then four with the query.
+// A template, as split_rows is.
 template <class V>
-HWY_INLINE void part_sums(V sums, Sums& parts) {
-  if constexpr (kStripRows == 2) {
-    const auto low = LowerHalf(d8, sums), high = UpperHalf(d8, sums);
-    parts.recalled[0] = ConcatLowerLower(d8, high, low);
-    parts.queried[0] = ConcatUpperUpper(d8, high, low);
-  } else {
-    parts.recalled[0] = LowerHalf(d_rows, sums);
-    parts.queried[0] = UpperHalf(d_rows, sums);
-  }
+HWY_INLINE void split_sums(V folded, Sums& sums) {
+  sums.recalled[0] = LowerHalf(d_rows, folded);
+  sums.queried[0] = UpperHalf(d_rows, folded);
 }
 
 // The tree of sum8 over all of a group's sums at once: a third of the instructions of one by one.
@@ -193,12 +207,9 @@ HWY_INLINE void add_partials(const Strip (&r)[kStrips], const Strip (&p)[kStrips
   }
 #else
   VStrip w[kStrips];
-  if constexpr (kStripParts == 1) {  // first level across blocks: r in the even ones, p in the odd
-    for (int s = 0; s < kStrips; ++s) {
-      const auto a = r[s].part[0], b = p[s].part[0];
-      w[s] = hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
-    }
-    part_sums(fold_four(w), sums);
+  if constexpr (kStripParts == 1) {
+    for (int s = 0; s < kStrips; ++s) w[s] = fold_halves(r[s].part[0], p[s].part[0]);
+    split_sums(fold_four(w), sums);
   } else {
     for (int s = 0; s < kStrips; ++s) w[s] = hn::Add(r[s].part[0], r[s].part[kStripParts - 1]);
     assign(sums.recalled[0], fold_four(w));
@@ -226,6 +237,16 @@ struct InState {
     split_rows(strip, row);
     for (std::int64_t i = 0; i < kStripRows; ++i) {
       store8(row[i], to + (s + i * kStrips) * key_dim + column);
+    }
+  }
+  // Columns column … column + 15.
+  HWY_INLINE void store_line(const Strip (&strip)[2], int s, std::int64_t column) const {
+    Eight row[2][kStripRows];
+    for (int half = 0; half < 2; ++half) split_rows(strip[half], row[half]);
+    for (std::int64_t i = 0; i < kStripRows; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        store8(row[half][i], to + (s + i * kStrips) * key_dim + column + 8 * half);
+      }
     }
   }
 };
@@ -266,10 +287,10 @@ HWY_INLINE void sweep(const From& from, const To& to, std::int64_t padded, const
   // Locals: the compiler cannot know that a store into the state leaves the tokens alone.
   const float *const key_now = now.key, *const decays_now = now.decays;
   const float *const key = next.key, *const query = next.query, *const decays = next.decays;
-  const Strip factor = set_strip(now.factor, now.factor);
+  const Strip factor = fill_strip(now.factor);
   Strip r[kStrips], p[kStrips], change[kStrips];
   for (int s = 0; s < kStrips; ++s) {
-    r[s] = p[s] = set_strip(0.0f, 0.0f);
+    r[s] = p[s] = fill_strip(0.0f);
     if constexpr (kUpdate) change[s] = set_strip(delta[s], delta[s + kRows - kStrips]);
   }
   for (std::int64_t i = 0; i < padded; i += 8) {
@@ -291,6 +312,29 @@ HWY_INLINE void sweep(const From& from, const To& to, std::int64_t padded, const
     }
   }
   if constexpr (kSum) add_partials(r, p, sums);
+}
+
+// The last sweep, into the state's rows of whole cache lines: a processor stores two halves of one line in a cycle, of two
+// lines it does not.
+template <bool kPerKey>
+HWY_INLINE void update_state(const InTile& tile, const InState& state, const Token& now,
+                             const float* delta) {
+  const float *const key = now.key, *const decays = now.decays;
+  const Strip factor = fill_strip(now.factor);
+  Strip change[kStrips];
+  for (int s = 0; s < kStrips; ++s) change[s] = set_strip(delta[s], delta[s + kRows - kStrips]);
+  for (std::int64_t i = 0; i < state.key_dim; i += 16) {
+    const Strip k[2] = {load_columns(key + i), load_columns(key + i + 8)};
+    for (int s = 0; s < kStrips; ++s) {
+      Strip x[2];
+      for (int half = 0; half < 2; ++half) {
+        const Strip a = kPerKey ? load_columns(decays + i + 8 * half) : factor;
+        x[half] =
+            add_strip(mul_strip(a, tile.load(s, i + 8 * half)), mul_strip(k[half], change[s]));
+      }
+      state.store_line(x, s, i);
+    }
+  }
 }
 
 // The update of a group of whole rows for a token that is alone, memory to memory: without sums rows
@@ -340,7 +384,7 @@ HWY_INLINE void sum_and_update(const InStream& summed, const Token& token, const
   const RowUpdate update(updated, now, delta);
   const float *const key = token.key, *const query = token.query, *const decays = token.decays;
   Strip r[kStrips], p[kStrips];
-  for (int s = 0; s < kStrips; ++s) r[s] = p[s] = set_strip(0.0f, 0.0f);
+  for (int s = 0; s < kStrips; ++s) r[s] = p[s] = fill_strip(0.0f);
   for (std::int64_t i = 0; i < summed.key_dim; i += kStep) {
     for (std::int64_t block = i; block < i + kStep; block += 8) {
       const Strip k = load_columns(key + block), q = load_columns(query + block);
