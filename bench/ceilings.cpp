@@ -84,7 +84,7 @@ double seconds_of(clockid_t clock) {
 }
 
 // Median of `amount / seconds` over repetitions that fill the time.
-double median_rate(clockid_t clock, double seconds, const std::function<double()>& run) {
+double median_rate(clockid_t clock, double seconds, const Sweep& run) {
   std::vector<double> rates;
   for (const double start = seconds_of(clock);
        rates.size() < 5 || seconds_of(clock) < start + seconds;) {
@@ -98,7 +98,7 @@ double median_rate(clockid_t clock, double seconds, const std::function<double()
 
 // The threads' rates together. `prepare` makes what one thread repeats, in that thread. One thread is timed by the
 // seconds that it has run, as Google Benchmark's rates are, so that a busy machine's waits are in neither.
-double rate_of(const Effort& effort, const std::function<std::function<double()>()>& prepare) {
+double rate_of(const Effort& effort, const std::function<Sweep()>& prepare) {
   if (effort.threads == 1) {
     return median_rate(CLOCK_THREAD_CPUTIME_ID, effort.seconds, prepare());
   }
@@ -107,7 +107,7 @@ double rate_of(const Effort& effort, const std::function<std::function<double()>
   std::vector<std::thread> workers;
   for (double& rate : rates) {
     workers.emplace_back([&] {
-      const std::function<double()> run = prepare();
+      const Sweep run = prepare();
       start.arrive_and_wait();
       rate = median_rate(CLOCK_MONOTONIC, effort.seconds, run);
     });
@@ -120,8 +120,6 @@ double rate_of(const Effort& effort, const std::function<std::function<double()>
 // its part of the bytes; parts below a few MiB are swept several times between two looks at the clock.
 class Bandwidth {
  public:
-  // Moves `part` bytes once and returns how many bytes that counts as.
-  using Sweep = std::function<double()>;
   explicit Bandwidth(Sweep (*prepare)(std::size_t part)) : prepare_(prepare) {}
 
   double operator()(std::size_t bytes, const Effort& effort) {
@@ -150,50 +148,56 @@ std::vector<float> ones(std::size_t bytes) {
 
 }  // namespace
 
+Sweep fma_sweep() {
+  return [seeds = std::vector<float>{0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f, 1.0f,
+                                     1.1f, 1.2f, 0.99f, 0.01f}] {
+    float result = 0;
+    const double amount = HWY_DYNAMIC_DISPATCH(chains_of_fma)(1 << 18, seeds.data(), &result);
+    sink = result;
+    return amount;
+  };
+}
+
+Sweep in_place_sweep(std::size_t bytes) {
+  return [data = ones(bytes)]() mutable {
+    HWY_DYNAMIC_DISPATCH(scale_in_place)(data.data(), data.size(), 1.0f);
+    return 2.0 * static_cast<double>(data.size() * sizeof(float));
+  };
+}
+
+Sweep read_sweep(std::size_t bytes) {
+  return [data = ones(bytes)] {
+    sink = HWY_DYNAMIC_DISPATCH(sum_of)(data.data(), data.size());
+    return static_cast<double>(data.size() * sizeof(float));
+  };
+}
+
+Sweep copy_sweep(std::size_t bytes) {
+  return [from = ones(bytes / 2), to = ones(bytes / 2)]() mutable {
+    std::memcpy(to.data(), from.data(), from.size() * sizeof(float));
+    asm volatile("" : : "r"(to.data()), "r"(from.data()) : "memory");
+    return 2.0 * static_cast<double>(from.size() * sizeof(float));
+  };
+}
+
 double fma_peak(const Effort& effort) {
   static std::map<int, double> known;
   const auto [found, is_new] = known.try_emplace(effort.threads);
-  if (!is_new) return found->second;
-  return found->second = rate_of(effort, [] {
-           return [seeds = std::vector<float>{0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f,
-                                              1.0f, 1.1f, 1.2f, 0.99f, 0.01f}] {
-             float result = 0;
-             const double amount =
-                 HWY_DYNAMIC_DISPATCH(chains_of_fma)(1 << 18, seeds.data(), &result);
-             sink = result;
-             return amount;
-           };
-         });
+  return is_new ? found->second = rate_of(effort, fma_sweep) : found->second;
 }
 
 double in_place_bandwidth(std::size_t bytes, const Effort& effort) {
-  static Bandwidth bandwidth([](std::size_t part) -> Bandwidth::Sweep {
-    return [data = ones(part)]() mutable {
-      HWY_DYNAMIC_DISPATCH(scale_in_place)(data.data(), data.size(), 1.0f);
-      return 2.0 * static_cast<double>(data.size() * sizeof(float));
-    };
-  });
+  static Bandwidth bandwidth(in_place_sweep);
   return bandwidth(bytes, effort);
 }
 
 double read_bandwidth(std::size_t bytes, const Effort& effort) {
-  static Bandwidth bandwidth([](std::size_t part) -> Bandwidth::Sweep {
-    return [data = ones(part)] {
-      sink = HWY_DYNAMIC_DISPATCH(sum_of)(data.data(), data.size());
-      return static_cast<double>(data.size() * sizeof(float));
-    };
-  });
+  static Bandwidth bandwidth(read_sweep);
   return bandwidth(bytes, effort);
 }
 
 double copy_bandwidth(std::size_t bytes, const Effort& effort) {
-  static Bandwidth bandwidth([](std::size_t part) -> Bandwidth::Sweep {
-    return [from = ones(part / 2), to = ones(part / 2)]() mutable {
-      std::memcpy(to.data(), from.data(), from.size() * sizeof(float));
-      asm volatile("" : : "r"(to.data()), "r"(from.data()) : "memory");
-      return 2.0 * static_cast<double>(from.size() * sizeof(float));
-    };
-  });
+  static Bandwidth bandwidth(copy_sweep);
   return bandwidth(bytes, effort);
 }
 

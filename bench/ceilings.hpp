@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 namespace deltaworks::bench {
 
@@ -9,6 +10,14 @@ struct Effort {
   int threads = 1;        // at the same time; they share the bytes
   double seconds = 0.25;  // for each figure
 };
+
+// What a ceiling repeats: a call does some of it and returns how many operations or bytes that were. To be timed in
+// turns with what it bounds, where a machine's speed does not stay the same.
+using Sweep = std::function<double()>;
+Sweep fma_sweep();
+Sweep in_place_sweep(std::size_t bytes);
+Sweep read_sweep(std::size_t bytes);
+Sweep copy_sweep(std::size_t bytes);
 
 // Floating-point operations per second of independent chains of the widest fma.
 double fma_peak(const Effort& effort = {});

@@ -68,12 +68,18 @@ Result measure(const BenchCall& call, const Peers* peers, ThreadPool& pool,
   }
   std::vector<std::function<void()>> runs{[&] { ready.run(pool.device()); }};
   if (ready.variant) runs.emplace_back([&] { ready.variant->run(pool.device()); });
+  double swept = 0;
+  if (options.threads == 1) {
+    runs.emplace_back([&, sweep = ceiling_sweep(call.bound)] { swept = sweep(); });
+  }
   const auto timings = time_in_turns(runs, options.threads, options.seconds);
   Result result;
   result.timing = timings[0];
   if (ready.variant) result.variant = {ready.variant->name, timings[1]};
   result.share.rate = call.bound.amount / (1e-6 * result.timing.median_us);
-  result.share.of_ceiling = result.share.rate / ceiling(call.bound, options.effort());
+  result.share.of_ceiling = options.threads == 1
+                                ? call.bound.amount / swept * timings.back().ratio
+                                : result.share.rate / ceiling(call.bound, options.effort());
   if (peers != nullptr && ready.peers) {
     result.peer = peers->measure(*ready.peers, options.seconds);
     result.peer_name = ready.peers->peer;

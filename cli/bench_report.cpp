@@ -85,6 +85,16 @@ double ceiling(const Bound& bound, const bench::Effort& effort) {
   return bench::copy_bandwidth(bound.footprint, effort);
 }
 
+bench::Sweep ceiling_sweep(const Bound& bound) {
+  switch (bound.kind) {
+    case Bound::Kind::kFma: return bench::fma_sweep();
+    case Bound::Kind::kInPlace: return bench::in_place_sweep(bound.footprint);
+    case Bound::Kind::kRead: return bench::read_sweep(bound.footprint);
+    case Bound::Kind::kCopy: break;
+  }
+  return bench::copy_sweep(bound.footprint);
+}
+
 BenchReport::BenchReport(bool as_json, const bench::Effort& effort, std::string runtime)
     : as_json_(as_json), effort_(effort), runtime_(std::move(runtime)) {}
 

@@ -51,7 +51,8 @@ class BenchReport {
   nlohmann::json report_;
 };
 
-// The rate that bounds a call, measured once.
+// The rate that bounds a call, measured once; and what that measures, to be timed beside the call.
 double ceiling(const Bound& bound, const bench::Effort& effort);
+bench::Sweep ceiling_sweep(const Bound& bound);
 
 }  // namespace deltaworks::cli

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -35,13 +36,18 @@ int repeats_of(clockid_t clock, const std::function<void()>& call) {
   return std::max(1, static_cast<int>(kRoundSeconds / once));
 }
 
-Timing summary(std::vector<double> seconds) {
+double quantile(const std::vector<double>& sorted, double part) {
+  return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1) + 0.5)];
+}
+
+Timing summary(std::vector<double> seconds, const std::vector<double>& first) {
+  std::vector<double> ratios(seconds.size());
+  std::transform(seconds.begin(), seconds.end(), first.begin(), ratios.begin(), std::divides<>());
+  std::sort(ratios.begin(), ratios.end());
   std::sort(seconds.begin(), seconds.end());
-  const auto quantile = [&](double part) {
-    return seconds[static_cast<std::size_t>(part * static_cast<double>(seconds.size() - 1) + 0.5)];
-  };
-  const double median = quantile(0.5);
-  return {1e6 * median, (quantile(0.75) - quantile(0.25)) / median};
+  const double median = quantile(seconds, 0.5);
+  return {1e6 * median, (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / median,
+          quantile(ratios, 0.5)};
 }
 
 }  // namespace
@@ -59,7 +65,7 @@ std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& call
     }
   }
   std::vector<Timing> timings;
-  for (auto& sample : samples) timings.push_back(summary(std::move(sample)));
+  for (const auto& sample : samples) timings.push_back(summary(sample, samples[0]));
   return timings;
 }
 

@@ -12,6 +12,7 @@ namespace deltaworks::cli {
 struct Timing {
   double median_us = 0;
   double spread = 0;  // between the quartiles, as a part of the median
+  double ratio = 1;   // to the first call, the median of those of the rounds
 };
 
 // Times the calls in turns, so that what disturbs the machine disturbs all of them; each gets about
