@@ -1,10 +1,10 @@
 #include "timing.hpp"
 
+#include <hwy/cache_control.h>
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -69,34 +69,65 @@ std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& call
   return timings;
 }
 
-// A job begins and ends where all threads meet.
+// Each thread begins with tasks of its own, neighbours, as kernels that fetch ahead expect, and call after call the same
+// ones, whose memory its core's caches have: two threads take 60 us for one token of a large layer, 90 where each takes the
+// next task. Then it helps the others. Threads wait awake for a while, as those of ONNX Runtime do: with one that has to
+// be woken it is 130 us in a virtual machine.
 struct ThreadPool::State {
-  explicit State(int threads) : meeting(threads) {
-    for (int i = 1; i < threads; ++i) workers.emplace_back([this] { work(); });
+  struct alignas(64) Range {
+    std::atomic<std::int64_t> next = 0;
+    std::int64_t end = 0;
+  };
+
+  explicit State(int threads) : ranges(static_cast<std::size_t>(threads)) {
+    for (std::size_t i = 1; i < ranges.size(); ++i) workers.emplace_back([this, i] { work(i); });
   }
 
-  void work() {
-    for (;;) {
-      meeting.arrive_and_wait();
+  // Returns when `value` is no longer `old`.
+  static void await_change(const std::atomic<int>& value, int old) {
+    constexpr int kPauses = 10000;  // of 4 to 60 ns, by processor
+    for (int i = 0; i < kPauses; ++i) {
+      if (value != old) return;
+      hwy::Pause();
+    }
+    value.wait(old);
+  }
+
+  void work(std::size_t thread) {
+    for (int seen = 0;; ++seen) {
+      await_change(job, seen);
       if (task == nullptr) return;
-      take_tasks();
-      meeting.arrive_and_wait();
+      take_tasks(thread);
+      if (--working == 0) working.notify_one();
     }
   }
-  void take_tasks() {
-    for (std::int64_t i = next++; i < tasks; i = next++) task(data, i);
+  void take_tasks(std::size_t thread) {
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      Range& range = ranges[(thread + i) % ranges.size()];
+      for (std::int64_t k = range.next++; k < range.end; k = range.next++) task(data, k);
+    }
   }
-  void run(std::int64_t count, ParallelFor::Task what, void* with) {
-    tasks = count, task = what, data = with, next = 0;
-    meeting.arrive_and_wait();
-    take_tasks();
-    meeting.arrive_and_wait();
+  void begin(std::int64_t tasks, ParallelFor::Task what, void* with) {
+    task = what, data = with;
+    const auto parts = static_cast<std::int64_t>(ranges.size());
+    for (std::int64_t i = 0; i < parts; ++i) {
+      Range& range = ranges[static_cast<std::size_t>(i)];
+      range.next = i * tasks / parts, range.end = (i + 1) * tasks / parts;
+    }
+    working = static_cast<int>(workers.size());
+    ++job;
+    job.notify_all();
+  }
+  void run(std::int64_t tasks, ParallelFor::Task what, void* with) {
+    begin(tasks, what, with);
+    take_tasks(0);
+    for (int left = working; left > 0; left = working) await_change(working, left);
   }
 
-  std::barrier<> meeting;
+  std::vector<Range> ranges;  // of tasks, one for each thread, the calling one's first
   std::vector<std::thread> workers;
-  std::atomic<std::int64_t> next = 0;
-  std::int64_t tasks = 0;
+  std::atomic<int> job = 0;  // counts them
+  std::atomic<int> working = 0;
   ParallelFor::Task task = nullptr;
   void* data = nullptr;
 };
@@ -104,8 +135,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>(threads)) {}
 
 ThreadPool::~ThreadPool() {
-  state_->task = nullptr;
-  state_->meeting.arrive_and_wait();
+  state_->begin(0, nullptr, nullptr);
   for (std::thread& worker : state_->workers) worker.join();
 }
 
