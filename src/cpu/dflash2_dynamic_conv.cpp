@@ -56,10 +56,11 @@ struct Chunk {
   static constexpr std::int64_t kTapStep =
       kSize + 2 * static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<float>()));
 
-  std::int64_t begin, end, first_group, groups;
+  std::int64_t begin, end;
+  GroupRange groups;
   HWY_ALIGN float base[kMaxTaps * kTapStep];
   HWY_ALIGN float coefficients[kMaxTaps * kTapStep];  // one for each channel or group
-  std::int32_t group_of[kTapStep];                    // each vector, counted from first_group
+  std::int32_t group_of[kTapStep];                    // of each vector
 };
 
 // What every row shares; `dynamic` begins at the stage's columns.
@@ -92,19 +93,12 @@ HWY_INLINE void run_pair(const Chunk<T>& chunk, std::int64_t c, const Row<T, R>&
   constexpr bool kOdd = kEvenOdd<T, R>;
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto first_half = hn::FirstN(d, hn::Lanes(d) / 2);
   auto sum_a = hn::Zero(d), sum_b = sum_a;
   for (int tap = 0; tap < kTaps; ++tap) {
     const float* base = chunk.base + tap * Chunk<T>::kTapStep + c;
     const float* of_tap = chunk.coefficients + tap * Chunk<T>::kTapStep;
     auto a = hn::Zero(d), b = a, x_a = a, x_b = a;
-    if constexpr (kSpread) {
-      load_pair<kOdd>(d, of_tap + c, a, b);
-    } else {
-      a = hn::Set(d, of_tap[chunk.group_of[c / lanes]]);
-      b = hn::Set(d, of_tap[chunk.group_of[c / lanes + 1]]);
-      if constexpr (kOdd) a = b = hn::IfThenElse(first_half, a, b);
-    }
+    load_coefficients<kOdd, kSpread>(d, of_tap, chunk.group_of, c, a, b);
     load_pair<kOdd>(d, row.input[tap], x_a, x_b);
     a = hn::Mul(step<kRounds, T>(d, hn::Add(hn::LoadU(d, base), a)), x_a);
     b = hn::Mul(step<kRounds, T>(d, hn::Add(hn::LoadU(d, base + lanes), b)), x_b);
@@ -161,10 +155,10 @@ template <int kTaps, bool kSpread, class T>
 HWY_INLINE void load_coefficients(const T* from, std::int64_t groups, std::int64_t group_size,
                                   Chunk<T>& chunk) {
   const hn::ScalableTag<float> d;
-  const auto count = static_cast<std::size_t>(chunk.groups);
+  const auto count = static_cast<std::size_t>(chunk.groups.count);
   for (std::int64_t tap = 0; tap < kTaps; ++tap) {
     float* to = chunk.coefficients + tap * Chunk<T>::kTapStep;
-    const T* of_tap = from + tap * groups + chunk.first_group;
+    const T* of_tap = from + tap * groups + chunk.groups.first;
     if constexpr (kSpread) {
       float wide[Chunk<T>::kSize];
       convert(of_tap, wide, count);
@@ -214,23 +208,6 @@ void run_taps(const Rows<T, R>& rows, Chunk<T>& chunk, std::int64_t begin, std::
   }
 }
 
-// The groups of the chunk, and of each vector of it where groups are whole vectors.
-template <class T>
-void find_groups(std::int64_t group_size, Chunk<T>& chunk) noexcept {
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  chunk.first_group = chunk.begin / group_size;
-  chunk.groups = (chunk.end - 1) / group_size - chunk.first_group + 1;
-  std::int64_t stop = (chunk.first_group + 1) * group_size - chunk.begin;
-  std::int32_t group = 0;
-  for (std::int64_t c = 0; c < chunk.end - chunk.begin + lanes; c += lanes) {
-    if (c >= stop && group + 1 < chunk.groups) {
-      ++group;
-      stop += group_size;
-    }
-    chunk.group_of[c / lanes] = group;
-  }
-}
-
 template <bool kRounds, class T, class R, class Base>
 void run_tile(const DFlash2DynamicConvArgs<T, R, Base>& args,
               const contract::DFlash2DynamicConvGeometry& g, std::int64_t begin,
@@ -250,7 +227,7 @@ void run_tile(const DFlash2DynamicConvArgs<T, R, Base>& args,
       widen_pairs<kEvenOdd<T, R>>(args.base.row(stage) + tap * g.channels + chunk.begin,
                                   chunk.end - chunk.begin, chunk.base + tap * Chunk<T>::kTapStep);
     }
-    find_groups(rows.group_size, chunk);
+    chunk.groups = find_groups(chunk.begin, chunk.end, rows.group_size, chunk.group_of);
     for (std::int64_t r = begin; r < end;) {
       const std::int64_t place = r % g.rows_per_lane, taps = std::min(most, place + 1);
       // The first rows of a lane have fewer taps, each its own number.

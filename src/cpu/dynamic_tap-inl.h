@@ -69,6 +69,41 @@ HWY_INLINE void spread(const float* wide, std::int64_t group_size, std::int64_t 
   }
 }
 
+// The first group of the channels [begin, end), how many there are, and, where groups are whole vectors, each vector's,
+// counted from the first: one vector more than the channels fill.
+struct GroupRange {
+  std::int64_t first, count;
+};
+HWY_INLINE GroupRange find_groups(std::int64_t begin, std::int64_t end, std::int64_t group_size,
+                                  std::int32_t* group_of) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const std::int64_t first = begin / group_size, count = (end - 1) / group_size - first + 1;
+  std::int64_t stop = (first + 1) * group_size - begin;
+  std::int32_t group = 0;
+  for (std::int64_t c = 0; c < end - begin + lanes; c += lanes) {
+    if (c >= stop && group + 1 < count) {
+      ++group;
+      stop += group_size;
+    }
+    group_of[c / lanes] = group;
+  }
+  return {first, count};
+}
+
+// The coefficients of channels c … c + 2 · lanes − 1 as pairs: kSpread: one for each channel, else one for each group.
+template <bool kOdd, bool kSpread, class D, class V = hn::Vec<D>>
+HWY_INLINE void load_coefficients(D d, const float* of_tap, const std::int32_t* group_of,
+                                  std::int64_t c, V& a, V& b) {
+  if constexpr (kSpread) {
+    load_pair<kOdd>(d, of_tap + c, a, b);
+  } else {
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    a = hn::Set(d, of_tap[group_of[c / lanes]]);
+    b = hn::Set(d, of_tap[group_of[c / lanes + 1]]);
+    if constexpr (kOdd) a = b = hn::IfThenElse(hn::FirstN(d, hn::Lanes(d) / 2), a, b);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace deltaworks
 HWY_AFTER_NAMESPACE();
