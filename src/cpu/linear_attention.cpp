@@ -106,13 +106,23 @@ struct Head {
   }
 };
 
+// A row in float32; floats at once, not the last ones element by element.
+template <class T>
+void widen_row(const T* from, float* to, std::size_t size) {
+  if constexpr (std::is_same_v<T, float>) {
+    std::copy_n(from, size, to);
+  } else {
+    convert(from, to, size);
+  }
+}
+
 // Loads a query of token t and its product with the key.
 template <class T, class S>
 void load_query(const Head<T, S>& head, std::int64_t t, std::int64_t query, float* to,
                 Token& token) {
   const auto size = static_cast<std::size_t>(head.g.key_dim);
-  convert(head.now.rows.query + head.query_at(head.now.first + t) + query * head.g.key_dim, to,
-          size);
+  widen_row(head.now.rows.query + head.query_at(head.now.first + t) + query * head.g.key_dim, to,
+            size);
   token.query = to;
   token.key_query = dot8(token.key, to, size);
 }
@@ -199,7 +209,7 @@ HWY_INLINE void exp_all(float* x, std::int64_t size) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t i = 0; i < size; i += lanes) {
     const auto n = static_cast<std::size_t>(std::min(lanes, size - i));
-    store_float_n(exp(d, load_float_n(d, x + i, n)), d, x + i, n);
+    store_lanes(exp(d, load_lanes(d, x + i, n)), d, x + i, n);
   }
 }
 
@@ -210,14 +220,14 @@ void load_token(const Head<T, S>& head, std::int64_t t, float* vectors, Token& t
   const Geometry& g = head.g;
   const auto size = static_cast<std::size_t>(g.key_dim);
   const std::int64_t at = head.now.first + t;
-  convert(head.now.rows.key + head.key_at(at), vectors, size);
+  widen_row(head.now.rows.key + head.key_at(at), vectors, size);
   token.key = vectors;
   load_query(head, t, 0, vectors + g.key_dim, token);
   token.decays = nullptr;
   token.factor = 0;
   if (g.decays && g.decay_per_key) {
     float* const decays = vectors + 2 * g.key_dim;
-    convert(&(*head.args.decay)(head.b, at, head.h * g.key_dim), decays, size);
+    widen_row(&(*head.args.decay)(head.b, at, head.h * g.key_dim), decays, size);
     exp_all(decays, g.key_dim);
     token.decays = decays;
   } else if (g.decays) {

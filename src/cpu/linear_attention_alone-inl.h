@@ -92,7 +92,7 @@ HWY_INLINE void sum_rows(const AloneBlock<S>& block, std::int64_t first, const F
     auto r = hn::Load(d, recalled + v), p = hn::Load(d, queried + v);
     for (int m = 0; m < kRows; ++m) {
       const S* const row = rows + 8 * m * shape.row_stride;
-      auto x = load_float_n(d, row + v, shape.lanes_at(v));
+      auto x = load_lanes(d, row + v, shape.lanes_at(v));
       if constexpr (kPerKey) x = hn::Mul(a[m], x);
       r = hn::MulAdd(x, k[m], r);
       p = hn::MulAdd(x, q[m], p);
@@ -123,8 +123,8 @@ class AloneUpdate {
         // A store that waits for its line holds up those behind it.
         if (block_.fetches) fetch_later(to, shape_.row_stride, v);
         const std::size_t n = shape_.lanes_at(v);
-        const auto decayed = hn::Mul(a, load_float_n(d, from + v, n));
-        store_float_n(hn::MulAdd(k, change_[v / kFlatLanes], decayed), d, to + v, n);
+        const auto decayed = hn::Mul(a, load_lanes(d, from + v, n));
+        store_lanes(hn::MulAdd(k, change_[v / kFlatLanes], decayed), d, to + v, n);
       }
     }
   }
@@ -201,7 +201,7 @@ HWY_INLINE void finish_alone(const Token& token, bool recalls, float scale, std:
     }
     hn::Vec<Flat> delta;
     if (value != nullptr) {
-      delta = load_float_n(d, value + v, n);
+      delta = load_lanes(d, value + v, n);
       if (recalls) delta = hn::Sub(delta, recalled);
       delta = hn::Mul(hn::Set(d, token.beta), delta);
       hn::Store(delta, d, change + v);
@@ -209,7 +209,7 @@ HWY_INLINE void finish_alone(const Token& token, bool recalls, float scale, std:
       delta = hn::Load(d, change + v);
     }
     const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), delta));
-    store_float_n(hn::Mul(hn::Set(d, scale), read), d, output + v, n);
+    store_lanes(hn::Mul(hn::Set(d, scale), read), d, output + v, n);
   }
 }
 

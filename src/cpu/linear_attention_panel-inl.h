@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "contract/gated_delta_net.hpp"
 #include "cpu/load-inl.h"
@@ -83,6 +84,26 @@ HWY_INLINE void fetch(const T* from) {
   __builtin_prefetch(from, 0, 2);
 }
 
+// Targets that load and store some lanes of a vector. Copying them one by one (load_float_n) takes as long as ten rows.
+constexpr bool kHasMasks = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2;  // lower is better
+
+// load_float_n and store_float_n, by masks where a row of floats has them.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_lanes(D d, const T* from, std::size_t n) {
+  if constexpr (kHasMasks && std::is_same_v<T, float>) {
+    if (n < hn::Lanes(d)) return hn::MaskedLoad(hn::FirstN(d, n), d, from);
+  }
+  return load_float_n(d, from, n);
+}
+
+template <class D, class T>
+HWY_INLINE void store_lanes(hn::Vec<D> v, D d, T* to, std::size_t n) {
+  if constexpr (kHasMasks && std::is_same_v<T, float>) {
+    if (n < hn::Lanes(d)) return hn::BlendedStore(v, hn::FirstN(d, n), d, to);
+  }
+  store_float_n(v, d, to, n);
+}
+
 // A sweep passes the rows of one i mod 4 after another: row group + 4 n is the n-th of its group.
 //
 // In a panel those of a group lie behind one another. (In their own order they would be 4 KiB apart
@@ -119,13 +140,13 @@ struct InState {
     const S* const at = from + 4 * n * columns.row_stride + c * P::kLanes;
     constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(S));
     if (c * P::kLanes % kLine == 0) fetch(at + ahead);
-    return load_float_n(typename P::D(), at, columns.in_vector<P, kWhole>(c));
+    return load_lanes(typename P::D(), at, columns.in_vector<P, kWhole>(c));
   }
   HWY_INLINE void store(hn::Vec<typename P::D> x, std::int64_t n, int c) const {
     // Four rows of the group ahead: a store that waits for its line holds up those behind it.
     hwy::Prefetch(to + 4 * (n + 4) * columns.row_stride + c * P::kLanes);
-    store_float_n(x, typename P::D(), to + 4 * n * columns.row_stride + c * P::kLanes,
-                  columns.in_vector<P, kWhole>(c));
+    store_lanes(x, typename P::D(), to + 4 * n * columns.row_stride + c * P::kLanes,
+                columns.in_vector<P, kWhole>(c));
   }
 };
 
@@ -259,12 +280,12 @@ HWY_INLINE void finish(const Token& token, bool recalls, float scale, const Colu
       queried = hn::Mul(factor, queried);
     }
     if (value != nullptr) {
-      auto wanted = load_float_n(d, value + c * P::kLanes, n);
+      auto wanted = load_lanes(d, value + c * P::kLanes, n);
       if (recalls) wanted = hn::Sub(wanted, recalled);
       change.column[c] = hn::Mul(hn::Set(d, token.beta), wanted);
     }
     const auto read = hn::Add(queried, hn::Mul(hn::Set(d, token.key_query), change.column[c]));
-    store_float_n(hn::Mul(hn::Set(d, scale), read), d, output + c * P::kLanes, n);
+    store_lanes(hn::Mul(hn::Set(d, scale), read), d, output + c * P::kLanes, n);
   }
 }
 

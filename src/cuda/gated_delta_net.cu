@@ -28,7 +28,8 @@ std::int64_t stride_of(const OptionalView<T, Rank>& view) {
 
 template <class T, class G>
 void describe_gates(const GatedDeltaNetArgs<T, G>& args, GatedDeltaNetCall<T>& call) {
-  call.is_per_key = args.decay_per_key.has_value();  // whose data may be null in a call of no tokens
+  call.is_per_key =
+      args.decay_per_key.has_value();  // whose data may be null in a call of no tokens
   call.dt_bias_per_key = args.dt_bias_per_key.has_value();
   call.gates_are_float = std::is_same_v<G, float>;
   call.decay = data_of(args.decay);

@@ -187,9 +187,7 @@ struct Capsule {
   const GatedDeltaNetCall<T>& call;
   std::int32_t b, h;
 
-  __device__ std::int64_t columns() const {
-    return call.is_per_key ? call.key_dim : 1;
-  }
+  __device__ std::int64_t columns() const { return call.is_per_key ? call.key_dim : 1; }
   __device__ float* row() const { return call.state_update + b * call.update_stride; }
   __device__ float* decays(std::int64_t slot) const {
     return row() + (slot * call.value_heads + h) * columns();
