@@ -45,7 +45,7 @@ if python3 -c 'import fla, torch' 2>/dev/null; then
   mkdir "$work/results"
   "$here/cuda_bench" --results "$work/results" || status=1
   python3 "$here/fla_bench.py" "$work/bench" --results "$work/results" \
-    --choices "$here/choices.json" --seconds $((limit - SECONDS)) || status=1
+    --choices "$here/choices.json" --seconds $(((limit - SECONDS) / 2)) || status=1
 fi
 say "benchmark: done"
 

@@ -12,9 +12,8 @@ minute on 16 cores, mostly to compile; --choices FILE keeps what was chosen, for
 import argparse
 import importlib.metadata
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -154,66 +153,61 @@ def measure(call, sets):
 
 
 def prompts(suffix):
+    """Operator and shape as cuda_bench names them, and what makes a call."""
     for heads in (32, 48):
         for name, lengths in PROMPTS.items():
             shape = f"{name}, {heads} heads{suffix}"
             yield "gated_delta_net", shape, prompt, (lengths, heads, DTYPES[suffix])
 
 
-def cases():
-    """Operator and shape as cuda_bench names them, and what makes a call; all in bfloat16."""
-    bfloat16 = torch.bfloat16
-    yield from prompts("")
+def steps():
     for heads in (32, 48):
         for batch, length in STEPS:
             shape = f"{batch} x {length}, {heads} heads"
-            yield "gated_delta_net", shape, step, (batch, length, heads, bfloat16)
+            yield "gated_delta_net", shape, step, (batch, length, heads, torch.bfloat16)
+
+
+def convolutions():
+    batches = {f"{batch}x1": [1] * batch for batch in (1, 8, 64, 256)}
+    batches |= {name.replace(" x ", "x"): lengths for name, lengths in PROMPTS.items()}
+    del batches["8x8192"]
     for channels in (8192, 10240):
-        for batch in (1, 8, 64, 256):
-            shape = f"{batch}x1 x {channels} bfloat16"
-            yield "varlen_causal_conv", shape, conv, ([1] * batch, channels, bfloat16)
-        for name, lengths in PROMPTS.items():
-            if name != "8 x 8192":
-                shape = f"{name.replace(' x ', 'x')} x {channels} bfloat16"
-                yield "varlen_causal_conv", shape, conv, (lengths, channels, bfloat16)
+        for name, lengths in batches.items():
+            shape = f"{name} x {channels} bfloat16"
+            yield "varlen_causal_conv", shape, conv, (lengths, channels, torch.bfloat16)
 
 
-def call_short(build, arguments):
-    """A call with the same kernels, soon over."""
+def groups():
+    """Cases that are compiled and timed one after the other, with shapes whose kernels are those of
+    all: first those that have almost all of them."""
+    names = (("1 x 64", "8 ragged"), ("4 x 2048", "8 x 8192"))
+    shapes = [[f"{name}, {heads} heads" for name in row for heads in (32, 48)] for row in names]
+    yield [*prompts(""), *steps()], shapes
+    yield [*prompts(HALF)], [[shape + HALF for shape in row] for row in shapes]
+    channels, names = (8192, 10240), ("1x1", "1x64", "8 ragged")
+    yield [*convolutions()], [[f"{name} x {c} bfloat16" for name in names for c in channels]]
+
+
+def compile_call(path, case, part, parts):
+    """Fills Triton's cache on disk, in a process of its own: a call with a share of each kernel's
+    configurations, or with those that are known. Sequences are short, which changes no kernel."""
+    _, shape, build, arguments = case
+    Choices(path).apply(shape, part, parts)
     if build is not step:
         arguments = ([min(n, 256) for n in arguments[0]], *arguments[1:])
-    build(*arguments)[0](0)
+    with torch.no_grad():
+        build(*arguments)[0](0)
+    torch.cuda.empty_cache()
 
 
-def compile_share(part, parts, choices):
-    """Fills Triton's cache on disk: with all shapes' choices, or else a share of the configurations
-    of each kernel."""
-    if choices.known:
-        listed = [case for case in [*cases(), *prompts(HALF)] if choices.knows(case[1])]
-        for _, shape, build, arguments in listed[
-            len(listed) * part // parts : len(listed) * (part + 1) // parts
-        ]:
-            choices.apply(shape)
-            call_short(build, arguments)
-        return
-    kinds = {}  # a call of each: others have the same kernels
-    for _, shape, build, arguments in cases():
-        first = arguments[0]
-        kind = 1 if build is step else (len(first), sum(first) == len(first), len(set(first)))
-        kinds.setdefault((build, kind, arguments[-2]), (shape, build, arguments))
-    kinds = list(kinds.values())
-    turn = part * len(kinds) // parts  # not all at the same kernel
-    for shape, build, arguments in kinds[turn:] + kinds[:turn]:
-        choices.apply(shape, part, parts)
-        call_short(build, arguments)
-
-
-def compile_all(choices):
-    begin, processes = time.monotonic(), min(16, os.cpu_count())
-    command = [sys.executable, __file__, "-", "--choices", choices.path, "--compile"]
-    running = [subprocess.Popen([*command, f"{i}/{processes}"]) for i in range(processes)]
-    for process in running:
-        process.wait()
+def compile_all(pool, choices, cases, shapes):
+    begin, parts = time.monotonic(), 4  # which 16 processes share
+    if all(choices.knows(case[1]) for case in cases):
+        shapes, parts = [[case[1] for case in cases]], 1
+    for row in shapes:
+        chosen = [case for case in cases if case[1] in row]
+        tasks = [(choices.path, case, part, parts) for case in chosen for part in range(parts)]
+        pool.starmap(compile_call, tasks, chunksize=1)
     print(f"fla: compiled in {time.monotonic() - begin:.0f} s", flush=True)
 
 
@@ -223,54 +217,52 @@ def matmul_flop_per_us(dtype):
     return 2 * 8192**3 / (ms * 1000)
 
 
-def add_times(report, deadline, choices):
-    rates = {dtype: matmul_flop_per_us(dtype) for dtype in DTYPES.values()}
-    report["fla"] = f"fla-core {importlib.metadata.version('fla-core')}"
-    report["matmul_tflop_per_s"] = {str(dtype): rate * 1e-6 for dtype, rate in rates.items()}
+def add_times(report, cases, rates, choices):
     rows = {(row["op"], row["shape"]): row for row in report["rows"]}
-    for suffix in DTYPES:
-        if time.monotonic() < deadline:
-            compile_all(choices)
-        for op, shape, build, arguments in prompts(HALF) if suffix else cases():
-            row = rows[op, shape]
-            row["floor_us"] = max(row["floor_us"], row["flop"] / rates[arguments[-1]])
-            if time.monotonic() > deadline:
-                print(f"{op:20} {shape:30} fla: out of time")
-                continue
-            choices.apply(shape)
-            row["fla_us"] = measure(*build(*arguments))
-            choices.keep(shape)
-            torch.cuda.empty_cache()
-            us, fla, floor = row["us"], row["fla_us"], row["floor_us"]
-            print(
-                f"{op:20} {shape:30} {us:9.2f} us  fla {fla:9.2f} us = {fla / us:5.2f}x  "
-                f"floor {floor:8.2f} us = {us / floor:5.2f}x",
-                flush=True,
-            )
-        choices.write()
+    for op, shape, build, arguments in cases:
+        row = rows[op, shape]
+        row["floor_us"] = max(row["floor_us"], row["flop"] / rates[arguments[-1]])
+        choices.apply(shape)
+        row["fla_us"] = measure(*build(*arguments))
+        choices.keep(shape)
+        torch.cuda.empty_cache()
+        us, fla, floor = row["us"], row["fla_us"], row["floor_us"]
+        print(
+            f"{op:20} {shape:30} {us:9.2f} us  fla {fla:9.2f} us = {fla / us:5.2f}x  "
+            f"floor {floor:8.2f} us = {us / floor:5.2f}x",
+            flush=True,
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", help="what cuda_bench wrote")
     parser.add_argument("--results", help="folder of cuda_bench --results")
-    parser.add_argument("--seconds", type=float, default=600, help="times no shape after so long")
+    parser.add_argument("--seconds", type=float, default=600, help="starts nothing after so long")
     parser.add_argument("--choices", help="file of fla's configurations, read and written")
-    parser.add_argument("--compile", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        choices = Choices(options.choices or f"{folder}/choices.json")
-        if options.compile:
-            compile_share(*map(int, options.compile.split("/")), choices)
-            return
-        with open(options.report) as file:
-            report = json.load(file)
-        add_times(report, time.monotonic() + options.seconds, choices)
-        if options.results:
-            choices.apply("8 ragged, 32 heads")
-            add_errors(report, options.results)
-    with open(options.report, "w") as file:
-        json.dump(report, file, indent=1)
+    deadline = time.monotonic() + options.seconds
+    with open(options.report) as file:
+        report = json.load(file)
+    report["fla"] = f"fla-core {importlib.metadata.version('fla-core')}"
+    rates = {dtype: matmul_flop_per_us(dtype) for dtype in DTYPES.values()}
+    report["matmul_tflop_per_s"] = {str(dtype): rate * 1e-6 for dtype, rate in rates.items()}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            choices = Choices(options.choices or f"{folder}/choices.json")
+            with multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count())) as pool:
+                for cases, shapes in groups():
+                    if time.monotonic() > deadline:
+                        print("fla: out of time")
+                        break
+                    compile_all(pool, choices, cases, shapes)
+                    add_times(report, cases, rates, choices)
+            if options.results:
+                choices.apply("8 ragged, 32 heads")
+                add_errors(report, options.results)
+    finally:
+        with open(options.report, "w") as file:
+            json.dump(report, file, indent=1)
 
 
 if __name__ == "__main__":

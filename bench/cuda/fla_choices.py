@@ -23,7 +23,7 @@ def tuners():
 
 
 def short_timing(call, quantiles):
-    return triton.testing.do_bench(call, warmup=1, rep=5, quantiles=quantiles)
+    return triton.testing.do_bench(call, warmup=1, rep=1, quantiles=quantiles)
 
 
 class Choices:
@@ -61,7 +61,5 @@ class Choices:
             for tuner, _ in self.all
             for config in tuner.cache.values()
         }
-
-    def write(self):
         with open(self.path, "w") as file:
             json.dump(self.known, file, indent=1)

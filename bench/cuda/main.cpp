@@ -17,7 +17,7 @@ void write_report(const deltaworks::bench::Bench& bench, const char* path) {
   const char* separator = "\n";
   for (const auto& row : bench.rows()) {
     file << fmt::format(
-        "{}  {{\"op\": \"{}\", \"shape\": \"{}\", \"us\": {:.3f}, \"floor_us\": {:.3f}, \"flop\": "
+        "{}  {{\"op\": \"{}\", \"shape\": \"{}\", \"us\": {:.5g}, \"floor_us\": {:.5g}, \"flop\": "
         "{:.4g}}}",
         separator, row.op, row.shape, row.us, row.floor_us, row.flop);
     separator = ",\n";
