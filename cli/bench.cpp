@@ -71,15 +71,20 @@ Result measure(const BenchCall& call, const Peers* peers, ThreadPool& pool,
   double swept = 0;
   if (options.threads == 1) {
     runs.emplace_back([&, sweep = ceiling_sweep(call.bound)] { swept = sweep(); });
+  } else {
+    runs.emplace_back([&] { ready.run(Cpu{}); });
   }
   const auto timings = time_in_turns(runs, options.threads, options.seconds);
   Result result;
   result.timing = timings[0];
   if (ready.variant) result.variant = {ready.variant->name, timings[1]};
   result.share.rate = call.bound.amount / (1e-6 * result.timing.median_us);
-  result.share.of_ceiling = options.threads == 1
-                                ? call.bound.amount / swept * timings.back().ratio
-                                : result.share.rate / ceiling(call.bound, options.effort());
+  if (options.threads == 1) {
+    result.share.of_ceiling = call.bound.amount / swept * timings.back().ratio;
+  } else {
+    result.share.of_ceiling = result.share.rate / ceiling(call.bound, options.effort());
+    result.alone = timings.back();
+  }
   if (peers != nullptr && ready.peers) {
     result.peer = peers->measure(*ready.peers, options.seconds);
     result.peer_name = ready.peers->peer;

@@ -174,6 +174,12 @@ void BenchReport::add(const BenchCall& call, const Result& result) {
     text += line("  " + their_name, "", theirs, times_as_long(result.timing, theirs));
     entry["variant"] = peer_json(their_name, result.timing, theirs);
   }
+  if (result.is_right && result.alone) {
+    text += line("  on one thread", "", *result.alone,
+                 fmt::format("{:.2f} times as long", result.alone->ratio));
+    entry["alone"] = timing_json(*result.alone);
+    entry["alone"]["ratio"] = result.alone->ratio;
+  }
   if (result.peer && !result.peer->missing.empty()) {
     text += fmt::format("    {} does not run {} here\n", runtime_, result.peer_name);
     entry["peer"] = {{"name", result.peer_name}, {"missing", result.peer->missing}};

@@ -25,6 +25,7 @@ struct Result {
   Timing timing{};
   Share share{};
   std::optional<std::pair<std::string, Timing>> variant{};
+  std::optional<Timing> alone{};  // on one thread, of several
   std::optional<PeerFigures> peer{};
   std::string peer_name{};
 };

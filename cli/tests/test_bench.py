@@ -59,6 +59,7 @@ def test_types_and_threads():
     assert report["threads"] == 2
     types = [result["type"] for result in report["results"]]
     assert types[:4] == ["float16", "bfloat16"] * 2 and set(types) == {"float16", "bfloat16"}
+    assert all(result["alone"]["ratio"] > 0 for result in report["results"])
 
 
 def test_an_instruction_set_is_named():

@@ -180,19 +180,15 @@ def types(runs):
 
 
 def threads(runs):
-    """How many times as fast more threads are, over the same machine's run with one."""
-    one = {run.data["instruction_set"]: run.results() for run in runs if run.data["threads"] == 1}
-    several = [run for run in runs if run.data["threads"] > 1]
+    """How many times as fast several threads are as one, in turns."""
+    runs = [run for run in runs if run.data["threads"] > 1]
     rows = []
-    for key in dict.fromkeys(key for run in several for key in run.results()):
-        cells = []
-        for run in several:
-            alone = one.get(run.data["instruction_set"], {}).get(key)
-            shared = run.results().get(key)
-            known = alone and shared
-            cells.append(f"{alone['median_us'] / shared['median_us']:.2f}x" if known else "")
+    for key in dict.fromkeys(key for run in runs for key in run.results()):
+        found = [run.results().get(key) for run in runs]
+        ratios = [result["alone"]["ratio"] if result else 0 for result in found]
+        cells = [f"{ratio:.2f}x" if ratio else "" for ratio in ratios]
         rows.append([f"{key[0]}, {key[3]}", *cells])
-    return table(["call", *[run.title for run in several]], rows) if rows else ""
+    return table(["call", *[run.title for run in runs]], rows) if rows else ""
 
 
 def models(runs):
