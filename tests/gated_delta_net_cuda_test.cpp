@@ -162,66 +162,86 @@ std::vector<HostileOffsets> hostile_offsets(std::int32_t tokens) {
 }
 
 // Guards around each operand show a write, compute-sanitizer a read, that leads outside.
-TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
+void expect_nothing_outside(const Shape& shape, std::int64_t capacity) {
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min(),
                          kMost = std::numeric_limits<std::int32_t>::max();
   const std::vector<std::vector<std::int32_t>> slots{{0, 1}, {0, 1 << 30}, {kLeast, 2}, {2, 1}};
-  for (const Shape& shape : kShapes) {
-    Random random(7000 + shape.key_dim);
-    GatedDeltaNetProblem<BFloat16> problem(random, shape.options(1, 2));
-    problem.capture_count = {kMost, kLeast};
-    const auto offsets = hostile_offsets(shape.tokens);
-    for (std::size_t i = 0; i < offsets.size(); ++i) {
-      for (std::size_t j = 0; j < slots.size(); ++j) {
-        Buffer<BFloat16> output(shape.tokens * shape.value_dim);
-        Buffer<float> state(problem.initial_state), update(2 * problem.update_row());
-        auto args = problem.args();
-        args.cu_seqlens = view_of<1>(offsets[i].values, {3});
-        args.output = output.view<3>({shape.tokens, 1, shape.value_dim});
-        args.final_state = state.view<4>({2, 1, shape.value_dim, shape.key_dim});
-        args.initial_state = args.final_state;
-        args.state_update = update.view<2>({2, problem.update_row()});
-        args.slots_in = view_of<1>(slots[j], {2});
-        args.slots_out = view_of<1>(slots[j], {2});
-        const auto faults = run_on_gpu(
-            args, [](const Cuda& device, const auto& call) { gated_delta_net(device, call); });
-        EXPECT_EQ(faults, (offsets[i].is_in_order ? 0 : kCudaOffsets) | (j > 0 ? kCudaSlots : 0))
-            << "offsets " << i << ", slots " << j << ", " << shape.tokens << " tokens, "
-            << shape.key_dim << " x " << shape.value_dim;
-      }
+  Random random(7000 + shape.key_dim);
+  GatedDeltaNetProblem<BFloat16> problem(random, shape.options(1, capacity));
+  if (capacity > 0) problem.capture_count = {kMost, kLeast};
+  const auto offsets = hostile_offsets(shape.tokens);
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    for (std::size_t j = 0; j < slots.size(); ++j) {
+      Buffer<BFloat16> output(shape.tokens * shape.value_dim);
+      Buffer<float> state(problem.initial_state), update(2 * problem.update_row());
+      auto args = problem.args();
+      args.cu_seqlens = view_of<1>(offsets[i].values, {3});
+      args.output = output.view<3>({shape.tokens, 1, shape.value_dim});
+      args.final_state = state.view<4>({2, 1, shape.value_dim, shape.key_dim});
+      args.initial_state = args.final_state;
+      if (capacity > 0) args.state_update = update.view<2>({2, problem.update_row()});
+      args.slots_in = view_of<1>(slots[j], {2});
+      args.slots_out = view_of<1>(slots[j], {2});
+      const auto faults = run_on_gpu(
+          args, [](const Cuda& device, const auto& call) { gated_delta_net(device, call); });
+      EXPECT_EQ(faults, (offsets[i].is_in_order ? 0 : kCudaOffsets) | (j > 0 ? kCudaSlots : 0))
+          << "offsets " << i << ", slots " << j << ", " << shape.tokens << " tokens, "
+          << shape.key_dim << " x " << shape.value_dim << ", capacity " << capacity;
     }
   }
 }
 
+TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
+  for (const Shape& shape : kShapes) {
+    for (const std::int64_t capacity : {0, 2}) {
+      ASSERT_NO_FATAL_FAILURE(expect_nothing_outside(shape, capacity));
+    }
+  }
+}
+
+// Uploads other values into the memory that a graph was captured with.
+void replace(const View<const std::int32_t, 1>& view, const std::vector<std::int32_t>& values) {
+  gpu::copy(const_cast<std::int32_t*>(view.data()), values.data(), 4 * values.size());
+}
+
 // One graph serves batches of other lengths, fills and counts in the same memory.
+void expect_replays_with_other_values(const Shape& shape, std::int64_t capacity) {
+  Random random(8000 + shape.key_dim);
+  auto options = shape.options(2, capacity);
+  options.key_heads = options.heads_per_key = 2;
+  GatedDeltaNetProblem<BFloat16> problem(random, options);
+  if (capacity > 0) problem.capture_count = {1, 3};
+  Buffer<BFloat16> output(shape.tokens * 4 * shape.value_dim);
+  Buffer<float> state(2 * problem.state_size()), update(2 * problem.update_row());
+  auto args = problem.args();
+  args.output = output.view<3>({shape.tokens, 4, shape.value_dim});
+  args.final_state = state.view<4>({2, 4, shape.value_dim, shape.key_dim});
+  if (capacity > 0) args.state_update = update.view<2>({2, problem.update_row()});
+  GpuOperands operands;
+  for_each_view(args, [&](auto& view) { operands.add(view); });
+  operands.place();
+  gpu::Graph graph([&](CUstream_st* stream) { gated_delta_net(Cuda{stream}, args); });
+  for (const std::int32_t end : {2, 0, shape.tokens - 1, shape.tokens}) {
+    problem.o.cu_seqlens = {0, end, shape.tokens};
+    replace(args.cu_seqlens, problem.o.cu_seqlens);
+    if (capacity > 0) {
+      problem.capture_count = {end % 4, 2};
+      replace(*args.capture_count, problem.capture_count);
+    }
+    graph.launch();
+    operands.take_back_written();
+    const auto expected = problem.run();
+    ASSERT_TRUE(same_bits(output.values(), expected.output)) << end;
+    ASSERT_TRUE(same_bits(state.values(), expected.final_state)) << end;
+    if (capacity > 0) ASSERT_TRUE(same_bits(update.values(), expected.state_update)) << end;
+  }
+}
+
 TEST_F(CudaGatedDeltaNet, AGraphReplaysWithOtherValues) {
   for (const Shape& shape : kShapes) {
-    Random random(8000 + shape.key_dim);
-    auto options = shape.options(2, 3);
-    options.key_heads = options.heads_per_key = 2;
-    GatedDeltaNetProblem<BFloat16> problem(random, options);
-    problem.capture_count = {1, 3};
-    Buffer<BFloat16> output(shape.tokens * 4 * shape.value_dim);
-    Buffer<float> state(2 * problem.state_size()), update(2 * problem.update_row());
-    auto args = problem.args();
-    args.output = output.view<3>({shape.tokens, 4, shape.value_dim});
-    args.final_state = state.view<4>({2, 4, shape.value_dim, shape.key_dim});
-    args.state_update = update.view<2>({2, problem.update_row()});
-    GpuOperands operands;
-    for_each_view(args, [&](auto& view) { operands.add(view); });
-    operands.place();
-    gpu::Graph graph([&](CUstream_st* stream) { gated_delta_net(Cuda{stream}, args); });
-    for (const std::int32_t end : {2, 0, shape.tokens - 1, shape.tokens}) {
-      problem.o.cu_seqlens = {0, end, shape.tokens};
-      problem.capture_count = {end % 4, 2};
-      upload(args.cu_seqlens, problem.o.cu_seqlens);
-      upload(*args.capture_count, problem.capture_count);
-      graph.launch();
-      operands.take_back_written();
-      const auto expected = problem.run();
-      ASSERT_TRUE(same_bits(output.values(), expected.output)) << end;
-      ASSERT_TRUE(same_bits(state.values(), expected.final_state)) << end;
-      ASSERT_TRUE(same_bits(update.values(), expected.state_update)) << end;
+    for (const std::int64_t capacity : {0, 3}) {
+      SCOPED_TRACE(capacity);
+      ASSERT_NO_FATAL_FAILURE(expect_replays_with_other_values(shape, capacity));
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "cuda/gated_delta_net_decode.cuh"
 #include "cuda/gated_delta_net_general.cuh"
+#include "cuda/gated_delta_net_rows.cuh"
 #include "cuda/gated_delta_net_verify.cuh"
 #include "cuda/heads_grid.hpp"
 #include "cuda/launch.hpp"
@@ -28,8 +29,7 @@ std::int64_t stride_of(const OptionalView<T, Rank>& view) {
 
 template <class T, class G>
 void describe_gates(const GatedDeltaNetArgs<T, G>& args, GatedDeltaNetCall<T>& call) {
-  call.is_per_key =
-      args.decay_per_key.has_value();  // whose data may be null in a call of no tokens
+  call.is_per_key = args.decay_per_key.has_value();  // whose data may be null without tokens
   call.dt_bias_per_key = args.dt_bias_per_key.has_value();
   call.gates_are_float = std::is_same_v<G, float>;
   call.decay = data_of(args.decay);
@@ -142,22 +142,41 @@ bool launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& ge
   const std::int64_t items =
       geometry.sequences * geometry.value_heads * (geometry.value_dim / kVerifyRows);
   if (items > std::numeric_limits<std::int32_t>::max()) return false;
+  // Bytes from one token's output to the next, in 32 bits.
+  if (geometry.tokens > 1 && call.output_stride > std::numeric_limits<std::int32_t>::max() / 4) {
+    return false;
+  }
   if (attribute(cudaDevAttrComputeCapabilityMajor) < kBulkCopyMajor) return false;
   return geometry.capacity > 0 ? launch_verify<true>(device, geometry, call, items)
                                : launch_verify<false>(device, geometry, call, items);
 }
 
+// False where the kernel cannot serve the call.
 template <class T>
-void launch_decode(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
-                   const GatedDeltaNetCall<T>& call, bool wide) {
-  const HeadsGrid grid{.row_blocks = ceil_div(geometry.value_dim, kDecodeRows),
+bool launch_decode(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
+                   const GatedDeltaNetCall<T>& call) {
+  const auto step = decode_step_of(call);
+  if (!step) return false;
+  const dim3 blocks(static_cast<unsigned>(geometry.value_dim / kDecodeRows),
+                    static_cast<unsigned>(geometry.value_heads),
+                    static_cast<unsigned>(geometry.sequences));
+  const auto kernel = is_usual(call) ? decode_kernel<true, T> : decode_kernel<false, T>;
+  kernel<<<blocks, kDecodeThreads, 0, device.stream>>>({*step, call});
+  check(cudaGetLastError());
+  return true;
+}
+
+template <class T>
+void launch_rows(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
+                 const GatedDeltaNetCall<T>& call, bool wide) {
+  const HeadsGrid grid{.row_blocks = ceil_div(geometry.value_dim, kRowsOfBlock),
                        .heads = geometry.value_heads,
                        .sequences = geometry.sequences};
-  const auto start = [&](auto kernel) { launch(device, grid, kDecodeThreads, 0, kernel, call); };
+  const auto start = [&](auto kernel) { launch(device, grid, kRowsThreads, 0, kernel, call); };
   if (geometry.decay_per_key) {
-    start(wide ? decode_kernel<true, true, T> : decode_kernel<true, false, T>);
+    start(wide ? rows_kernel<true, true, T> : rows_kernel<true, false, T>);
   } else {
-    start(wide ? decode_kernel<false, true, T> : decode_kernel<false, false, T>);
+    start(wide ? rows_kernel<false, true, T> : rows_kernel<false, false, T>);
   }
 }
 
@@ -171,7 +190,8 @@ void gated_delta_net(const Cuda& device, const contract::GatedDeltaNetGeometry& 
   if (geometry.key_dim == kKeyDim && geometry.tokens > 0) {
     const bool wide = is_wide(args);
     if (wide && !geometry.decay_per_key && launch_verify(device, geometry, call)) return;
-    launch_decode(device, geometry, call, wide);
+    if (wide && launch_decode(device, geometry, call)) return;
+    launch_rows(device, geometry, call, wide);
     return;
   }
   const HeadsGrid grid{.row_blocks = ceil_div(geometry.value_dim, kGeneralRows),

@@ -118,9 +118,8 @@ __device__ float load_gate(const GatedDeltaNetCall<T>& call, const void* gates, 
 }
 
 // The log decay that `raw` stands for.
-template <class T>
-__device__ float log_decay_of(const GatedDeltaNetCall<T>& call, float raw, float a_log,
-                              float dt_bias) {
+template <class Call>
+__device__ float log_decay_of(const Call& call, float raw, float a_log, float dt_bias) {
   if (call.gate_activation == GateActivation::kNone) return raw;
   return call.gate_activation == GateActivation::kSoftplus
              ? softplus_log_decay(raw, a_log, dt_bias)
@@ -163,13 +162,13 @@ struct Gates {
   float decay, beta;
 };
 
-template <class T>
-__device__ float update_rate_of(const GatedDeltaNetCall<T>& call, float raw) {
+template <class Call>
+__device__ float update_rate_of(const Call& call, float raw) {
   return call.beta != nullptr && call.sigmoid_beta ? sigmoid(raw) : raw;
 }
 
-template <class T>
-__device__ Gates activate(const GatedDeltaNetCall<T>& call, const RawGates& raw) {
+template <class Call>
+__device__ Gates activate(const Call& call, const RawGates& raw) {
   const float decay =
       call.decay == nullptr ? 1 : exp(log_decay_of(call, raw.decay, raw.a_log, raw.dt_bias));
   return {decay, update_rate_of(call, raw.beta)};

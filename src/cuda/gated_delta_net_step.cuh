@@ -51,10 +51,11 @@ struct KeyQuery {
   float key_query;
 };
 
-// Key and query by their norms, unless epsilon is 0; then q · k.
-__device__ inline void normalise(KeyQuery& kq, float epsilon) {
+// Key and query by their norms, unless epsilon is 0; then q · k. kAlways: epsilon is not 0.
+template <bool kAlways = false>
+__device__ void normalise(KeyQuery& kq, float epsilon) {
   float keys = 0, queries = 0, both = 0;
-  if (epsilon > 0) {
+  if (kAlways || epsilon > 0) {
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
       keys = dot4(kq.key[j], kq.key[j], keys);

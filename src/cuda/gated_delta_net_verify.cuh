@@ -239,9 +239,19 @@ class Verify {
       const int i = 4 * (j * kLanes + lane());
       store<4>(kq.key[j], memory_.vectors() + 2 * t * kKeyDim + i);
       store<4>(kq.query[j], memory_.vectors() + (2 * t + 1) * kKeyDim + i);
-      if (captures) stream_store4<false>(kq.key[j], capsule.keys(first + t) + i);
     }
+    if (captures) store_key(kq, capsule.keys(first + t) + 4 * lane());
     if (lane() == 0) memory_.scalars()[t].key_query = kq.key_query;
+  }
+
+  // A capsule's keys start at any multiple of a float.
+  __device__ static void store_key(const KeyQuery& kq, float* to) {
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(Four) == 0;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      is_aligned ? stream_store4<true>(kq.key[j], to + 4 * kLanes * j)
+                 : stream_store4<false>(kq.key[j], to + 4 * kLanes * j);
+    }
   }
 
   __device__ void load_state(const Sequence& sequence, std::uint32_t& tiles,
@@ -264,13 +274,7 @@ class Verify {
     const int row = first_lane_row() + row_of_lane<kLaneRows>(lane());
     const float* key = memory_.vectors() + 4 * lane();
     const T* value = raw + 2 * kKeyDim + row;
-    T* output = call_.output + (item.sequence.start + first) * call_.output_stride +
-                call_.column(item.h, item.first_row + row);
-    const std::int32_t captured = item.sequence.captured - first;
-    float* delta = nullptr;
-    if (kCaptures && captured > 0) {
-      delta = Capsule<T>{call_, item.b, item.h}.deltas(first) + item.first_row + row;
-    }
+    LaneStore to = lane_store(item, first, count, row);
     if (count == 0) return;
     // Read a token ahead: they come last into the chain from one token's state to the next.
     TokenScalars scalars = memory_.scalars()[0];
@@ -286,15 +290,40 @@ class Verify {
           state, [&](int j) { return load<4>(key + 4 * kLanes * j); },
           [&](int j) { return load<4>(key + kKeyDim + 4 * kLanes * j); }, now.key_query, now.gates,
           value_now, call_.recalls, lane());
-      if (is_output_lane<kLaneRows>(lane())) {
-        *output = narrow<T>(call_.scale * result.output);
-      } else if (kCaptures && t < captured) {
-        *delta = result.delta;
-        delta += static_cast<std::int64_t>(call_.value_heads) * call_.value_dim;
-      }
+      to.store(t, result, call_.scale, is_output_lane<kLaneRows>(lane()));
       key += 2 * kKeyDim;
-      output += call_.output_stride;
     }
+  }
+
+  // Where a lane's results of a chunk go: its outputs, or its deltas of the first tokens. One pointer for
+  // both, since the steps have no registers to spare, and no branch between the lanes.
+  struct LaneStore {
+    char* at;
+    std::uint32_t stride_bytes;
+    std::int32_t tokens;
+
+    __device__ void store(std::int32_t t, const StepResult& result, float scale, bool is_output) {
+      __builtin_assume(__isGlobal(at));
+      const bool stores = !kCaptures || t < tokens;
+      if (stores && is_output) *reinterpret_cast<T*>(at) = narrow<T>(scale * result.output);
+      if (kCaptures && stores && !is_output) *reinterpret_cast<float*>(at) = result.delta;
+      at += stride_bytes;
+    }
+  };
+
+  __device__ LaneStore lane_store(const VerifyItem& item, std::int32_t first, std::int32_t count,
+                                  int row) const {
+    if (kCaptures && !is_output_lane<kLaneRows>(lane())) {
+      float* const delta = Capsule<T>{call_, item.b, item.h}.deltas(first) + item.first_row + row;
+      return {reinterpret_cast<char*>(delta),
+              static_cast<std::uint32_t>(call_.value_heads * call_.value_dim) * 4,
+              item.sequence.captured - first};
+    }
+    T* const output = call_.output + (item.sequence.start + first) * call_.output_stride +
+                      call_.column(item.h, item.first_row + row);
+    return {reinterpret_cast<char*>(output),
+            static_cast<std::uint32_t>(call_.output_stride) * static_cast<std::uint32_t>(sizeof(T)),
+            count};
   }
 
   __device__ void store_state(const VerifyItem& item, const StateRows<kLaneRows>& state) const {
