@@ -18,7 +18,7 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
 endif()
 target_link_libraries(deltaworks PRIVATE $<BUILD_INTERFACE:hwy::hwy>)
 if(TARGET deltaworks_cuda)
-  target_sources(deltaworks PRIVATE $<TARGET_OBJECTS:deltaworks_cuda>)
+  target_sources(deltaworks PRIVATE ${DELTAWORKS_CUDA_OBJECTS})
   target_link_libraries(deltaworks PRIVATE $<BUILD_INTERFACE:CUDA::cudart_static>)
 endif()
 

@@ -139,9 +139,10 @@ template <class T, class G>
 void run(const Cuda& device, const GatedDeltaNetArgs<T, G>& args) {
   const auto geometry = geometry_of(args);
   check_cuda_extents(geometry);
-  contract::check_engine(kOp, args.engine);
   memory_of(args);
-  cuda::gated_delta_net(device, geometry, args);
+  GatedDeltaNetArgs<T, G> chosen = args;
+  chosen.engine = contract::chosen_engine(kOp, args.engine, Engine::kChunked);
+  cuda::gated_delta_net(device, geometry, chosen);
 }
 
 contract::GatedDeltaNetGeometry geometry_of(const ReplayGatedDeltaStateArgs& args) {

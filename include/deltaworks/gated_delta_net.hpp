@@ -16,15 +16,21 @@ enum class UpdateRule : std::uint8_t { kLinear, kGated, kDelta, kGatedDelta };
 enum class GateActivation : std::uint8_t { kNone, kSoftplus, kSigmoid };
 enum class BetaActivation : std::uint8_t { kNone, kSigmoid };
 
-/// How the CPU computes; Cuda has no chunked engine yet and runs the recurrent one, whatever is asked for. Where the
-/// arguments say kAuto, the environment variable DELTAWORKS_ENGINE (auto, recurrent or chunked; read once a process)
-/// decides, and where that says auto or nothing, kRecurrent runs. (In ONNX Runtime the session's configuration entry
-/// deltaworks.engine is the argument.)
+/// How a call computes. Where the arguments say kAuto, the environment variable DELTAWORKS_ENGINE (auto, recurrent or
+/// chunked; read once a process) decides, and where that says auto or nothing, kRecurrent runs on Cpu, kChunked on Cuda.
+/// (In ONNX Runtime the session's configuration entry deltaworks.engine is the argument.) kRecurrent serves every
+/// sequence token by token: any split of it has the same bits.
 ///
-/// kChunked serves the first length − length mod 16 tokens of a sequence in chunks of 16 tokens, 1.2 (AVX2) to 1.6
+/// On Cpu, kChunked serves the first length − length mod 16 tokens of a sequence in chunks of 16 tokens, 1.2 (AVX2) to 1.6
 /// (AVX-512) times as fast, if there is one decay per head (or none), key_dim is at most 256, and the sequence captures
 /// nothing; kRecurrent serves all else, the last tokens of the sequence too. The choice depends on nothing else. Chunks
 /// count from the start of a call's sequence: a split at a multiple of 16 changes no bit, any other is within tolerance.
+///
+/// On Cuda, kChunked serves sequences of more than 16 tokens whole, on GPUs of compute capability 9.0, if
+/// T has 16 bits, key_dim is 128, value_dim a multiple of 64, there is one decay per head (or none), and the call
+/// captures nothing; kRecurrent serves all else. A split at a multiple of 64 into parts of more than 16 tokens changes no
+/// bit, any other is within tolerance. A value that is not finite changes no earlier result; later ones that it reaches
+/// are NaN.
 enum class Engine : std::uint8_t { kAuto, kRecurrent, kChunked };
 
 /// One call. T is the type of query, key, value and output; G that of decay and beta: float or T.

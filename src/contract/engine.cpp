@@ -18,15 +18,11 @@ Outcome<Engine> parse_engine(std::string_view op, std::string_view source, std::
                      text, fate);
 }
 
-void check_engine(std::string_view op, Engine asked) {
+Engine chosen_engine(std::string_view op, Engine asked, Engine own_choice) {
   if (asked > Engine::kChunked) {
     throw InvalidArgument(fmt::format("{}: engine is {}, expected 0 to {}", op,
                                       static_cast<int>(asked), static_cast<int>(Engine::kChunked)));
   }
-}
-
-Engine chosen_engine(std::string_view op, Engine asked) {
-  check_engine(op, asked);
   // A copy, since a later setenv may end the variable's memory.
   static const std::string environment = [] {
     const char* const text = std::getenv("DELTAWORKS_ENGINE");
@@ -35,7 +31,7 @@ Engine chosen_engine(std::string_view op, Engine asked) {
   if (asked == Engine::kAuto && !environment.empty()) {
     asked = value_or_throw(parse_engine(op, "DELTAWORKS_ENGINE", environment));
   }
-  return asked == Engine::kAuto ? Engine::kRecurrent : asked;
+  return asked == Engine::kAuto ? own_choice : asked;
 }
 
 std::int64_t chunked_tokens(const GatedDeltaNetGeometry& geometry, Engine chosen,

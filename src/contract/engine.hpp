@@ -18,12 +18,9 @@ inline constexpr std::int64_t kMaxChunkedKeyDim =
 // The name of an engine, where `source` says it: an argument, a configuration entry, the environment.
 Outcome<Engine> parse_engine(std::string_view op, std::string_view source, std::string_view text);
 
-// Throws InvalidArgument when there is no such engine.
-void check_engine(std::string_view op, Engine asked);
-
-// The engine asked for, or the environment's instead of kAuto; never kAuto. Throws InvalidArgument when there is no such
-// engine.
-Engine chosen_engine(std::string_view op, Engine asked);
+// The engine asked for, or the environment's instead of kAuto, or the device's own choice; never kAuto. Throws
+// InvalidArgument when there is no such engine.
+Engine chosen_engine(std::string_view op, Engine asked, Engine own_choice = Engine::kRecurrent);
 
 // The first tokens of a sequence that the chunked engine takes: whole chunks of one that captures nothing. The recurrent
 // engine takes the others, so that a split among them changes no bit.

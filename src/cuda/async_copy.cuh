@@ -15,8 +15,32 @@ __device__ inline void async_copy16(void* to, const void* from) {
                : "memory");
 }
 
+// The same for the first `bytes` of them (0 or 16), the rest zeros.
+__device__ inline void async_copy16(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
+
 // Until this thread's copies so far have arrived; a block-wide barrier then shows them to all.
 __device__ inline void wait_for_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Orders `threads` threads of a block, a multiple of 32; __syncthreads has number 0.
+__device__ inline void named_barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+// The same, and whether any of them says so.
+__device__ inline bool named_barrier_or(int number, int threads, bool says) {
+  std::uint32_t any;
+  asm volatile(
+      "{.reg .pred says, any; setp.ne.b32 says, %3, 0;\n"
+      "bar.red.or.pred any, %1, %2, says;\n"
+      "selp.b32 %0, 1, 0, any;}\n"
+      : "=r"(any)
+      : "r"(number), "r"(threads), "r"(static_cast<std::uint32_t>(says))
+      : "memory");
+  return any != 0;
+}
 
 // Bulk copies are the work of Hopper's copy engine and report to a barrier. Sizes and addresses are
 // multiples of 16. On older cards the functions below exist and trap: launchers choose a kernel

@@ -1,10 +1,13 @@
-// Which kernel a call gets. All of them sum in one order, so that the choice changes no bit: it
-// follows from the geometry, the card and where the operands lie.
+// Which kernel a call gets. Those of the recurrent engine sum in one order, so that the choice among
+// them changes no bit: it follows from the geometry, the card and where the operands lie. The chunked
+// engine's bits are its own: that a call has it follows from what every place and batch has in common.
 #include "cuda/gated_delta_net.hpp"
 
 #include <cmath>
 #include <limits>
 
+#include "cuda/early_start.cuh"
+#include "cuda/gated_delta_net_chunked.hpp"
 #include "cuda/gated_delta_net_decode.cuh"
 #include "cuda/gated_delta_net_general.cuh"
 #include "cuda/gated_delta_net_rows.cuh"
@@ -127,10 +130,9 @@ bool launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& ge
                                                       static_cast<std::size_t>(bytes)));
   const std::int64_t resident =
       static_cast<std::int64_t>(blocks) * attribute(cudaDevAttrMultiProcessorCount);
-  kernel<<<static_cast<unsigned>(std::min(items, resident)), kVerifyThreads,
-           static_cast<unsigned>(bytes), device.stream>>>(call, chunk,
-                                                          static_cast<std::uint32_t>(items));
-  check(cudaGetLastError());
+  const LaunchSize size{static_cast<unsigned>(std::min(items, resident)), kVerifyThreads,
+                        static_cast<unsigned>(bytes)};
+  launch(device, size, call.has_chunked, kernel, call, chunk, static_cast<std::uint32_t>(items));
   return true;
 }
 
@@ -149,6 +151,29 @@ bool launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& ge
   if (attribute(cudaDevAttrComputeCapabilityMajor) < kBulkCopyMajor) return false;
   return geometry.capacity > 0 ? launch_verify<true>(device, geometry, call, items)
                                : launch_verify<false>(device, geometry, call, items);
+}
+
+// False where no sequence is the chunked engine's.
+template <class T>
+bool launch_chunked(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
+                    const GatedDeltaNetCall<T>& call, Engine engine, bool wide) {
+  if constexpr (std::is_same_v<T, float>) {
+    return false;
+  } else {
+    if (engine != Engine::kChunked || call.captures || geometry.decay_per_key) return false;
+    if (geometry.tokens <= kLongest) return false;
+    const std::int64_t row_blocks = geometry.value_dim / kChunkRows;
+    if (geometry.value_dim % kChunkRows != 0 ||
+        geometry.sequences * geometry.value_heads * row_blocks >
+            std::numeric_limits<std::int32_t>::max()) {
+      return false;
+    }
+    if (attribute(cudaDevAttrComputeCapabilityMajor) != 9 ||
+        attribute(cudaDevAttrComputeCapabilityMinor) != 0) {
+      return false;
+    }
+    return launch_chunked(device, call, wide);
+  }
 }
 
 // False where the kernel cannot serve the call.
@@ -186,9 +211,10 @@ template <class T, class G>
 void gated_delta_net(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
                      const GatedDeltaNetArgs<T, G>& args) {
   if (geometry.sequences == 0) return;
-  const GatedDeltaNetCall<T> call = call_of(device, geometry, args);
+  GatedDeltaNetCall<T> call = call_of(device, geometry, args);
   if (geometry.key_dim == kKeyDim && geometry.tokens > 0) {
     const bool wide = is_wide(args);
+    call.has_chunked = launch_chunked(device, geometry, call, args.engine, wide);
     if (wide && !geometry.decay_per_key && launch_verify(device, geometry, call)) return;
     if (wide && launch_decode(device, geometry, call)) return;
     launch_rows(device, geometry, call, wide);

@@ -22,7 +22,7 @@ struct GatedDeltaNetCall {
   std::int64_t decay_stride, beta_stride;    // of either decay
   std::int32_t tokens, value_heads, heads_per_key, key_dim, value_dim, capacity;
   GateActivation gate_activation;
-  bool gates_are_float, is_per_key, dt_bias_per_key, recalls, sigmoid_beta, captures;
+  bool gates_are_float, is_per_key, dt_bias_per_key, has_chunked, recalls, sigmoid_beta, captures;
   float scale, epsilon, gate_lower_bound;  // epsilon 0: no normalisation
   const float *a_log, *dt_bias;
   T* output;
@@ -87,6 +87,11 @@ __device__ Offsets offsets_at(const GatedDeltaNetCall<T>& call, std::int32_t b) 
   return {call.cu_seqlens(b), call.cu_seqlens(b + 1)};
 }
 
+// The longest sequence that the recurrent engine serves beside the chunked one.
+inline constexpr int kLongest = 16;
+
+__device__ inline bool is_chunked(const Sequence& sequence) { return sequence.length > kLongest; }
+
 template <class T>
 __device__ Sequence sequence_at(const GatedDeltaNetCall<T>& call, std::int32_t b,
                                 const StateSlots& slots, const Offsets& offsets) {
@@ -102,6 +107,14 @@ __device__ Sequence sequence_at(const GatedDeltaNetCall<T>& call, std::int32_t b
 template <class T>
 __device__ Sequence sequence_at(const GatedDeltaNetCall<T>& call, std::int32_t b) {
   return sequence_at(call, b, state_slots_at(call, b), offsets_at(call, b));
+}
+
+// For the recurrent engine a sequence of the chunked one is not there: no tokens, no state. One that
+// takes no part is its own, whatever its length.
+template <class T>
+__device__ Sequence without_chunked(const GatedDeltaNetCall<T>& call, const Sequence& sequence) {
+  if (!call.has_chunked || sequence.is_skipped() || !is_chunked(sequence)) return sequence;
+  return {sequence.start, 0, 0, {-1, -1}};
 }
 
 // For one thread a sequence.

@@ -113,7 +113,7 @@ __device__ void rows_block(const GatedDeltaNetCall<T>& call, std::int32_t b, std
   }
   std::int32_t loaded = min(at.b, call.tokens - 1);
   auto inputs = load_row_inputs<kAligned>(call, at, loaded, lane);
-  const Sequence sequence = sequence_at(call, at.b, slots, offsets);
+  const Sequence sequence = without_chunked(call, sequence_at(call, at.b, slots, offsets));
   if (at.h == 0 && at.row == 0 && lane == 0) check_sequence(call, at.b);
   const auto rows_of_block = static_cast<std::int32_t>(blockDim.x / kLanes);
   const std::int32_t block_rows = min(rows_of_block, call.value_dim - first_of_block);

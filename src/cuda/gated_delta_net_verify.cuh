@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cuda/async_copy.cuh"
+#include "cuda/early_start.cuh"
 #include "cuda/gated_delta_net_call.cuh"
 #include "cuda/gated_delta_net_step.cuh"
 
@@ -103,8 +104,9 @@ class Verify {
 
   __device__ void run() {
     if (threadIdx.x == 0) memory_.state_barrier().init();
-    learn_items(0, kVerifyItems);
-    __syncthreads();
+    const bool has_work = learn_items(0, kVerifyItems);
+    // Beside the chunked engine there is often none.
+    if (!__syncthreads_or(has_work) && own_items_ <= kVerifyItems) return;
     copy_state(0);
     copy_tokens({0, 0}, 0);
     RawGates raw_gates = own_gates({0, 0});
@@ -137,8 +139,10 @@ class Verify {
   __device__ static int lane() { return threadIdx.x % kLanes; }
   __device__ static int first_lane_row() { return threadIdx.x / kLanes * kLaneRows; }
 
-  // Items first … end − 1 of this block, in the order row block, head, sequence.
-  __device__ void learn_items(std::int32_t first, std::int32_t end) const {
+  // Items first … end − 1 of this block, in the order row block, head, sequence. Whether any of those
+  // that this thread looks up leaves something to do.
+  __device__ bool learn_items(std::int32_t first, std::int32_t end) const {
+    bool has_work = false;
     const auto blocks = static_cast<std::uint32_t>(call_.value_dim / kVerifyRows);
     const auto heads = static_cast<std::uint32_t>(call_.value_heads);
     for (std::int32_t i = first + threadIdx.x; i < min(end, own_items_); i += kVerifyThreads) {
@@ -146,10 +150,13 @@ class Verify {
       const std::uint32_t head = item / blocks, row_block = item % blocks;
       const auto b = static_cast<std::int32_t>(head / heads);
       const auto h = static_cast<std::int32_t>(head % heads);
-      memory_.item(i) = {sequence_at(call_, b), b, h,
-                         static_cast<std::int32_t>(row_block * kVerifyRows), call_.key_column(h)};
+      const Sequence sequence = without_chunked(call_, sequence_at(call_, b));
+      memory_.item(i) = {sequence, b, h, static_cast<std::int32_t>(row_block * kVerifyRows),
+                         call_.key_column(h)};
       if (h == 0 && row_block == 0) check_sequence(call_, b);
+      has_work = has_work || kCaptures || !sequence.is_skipped() || sequence.length > 0;
     }
+    return has_work;
   }
 
   __device__ void copy_state(std::int32_t index) const {
@@ -349,6 +356,7 @@ __global__ void __launch_bounds__(kVerifyThreads, kVerifyBlocks)
     verify_kernel(const __grid_constant__ GatedDeltaNetCall<T> call, int chunk,
                   std::uint32_t items) {
   Verify<T, kCaptures>(call, chunk, items).run();
+  wait_for_kernel_before();
 }
 
 }  // namespace deltaworks::cuda
