@@ -63,6 +63,7 @@ void* allocate(std::size_t bytes);
 void free(void* memory);
 void copy(void* to, const void* from, std::size_t bytes);  // any way, between all work of the GPU
 std::size_t available();                                   // bytes that it has left
+int compute_capability();                                  // 90 is 9.0
 // Records what `record` puts into its stream into a graph, and launches it whenever asked to.
 class Graph {
  public:

@@ -22,7 +22,7 @@ struct GatedDeltaNetOptions {
   BetaActivation beta_activation = BetaActivation::kNone;
   bool qk_l2_norm = true, decay_per_key = false, dt_bias_per_key = false, initial_state = true;
   float scale = 0;
-  Engine engine = Engine::kAuto;
+  Engine engine = Engine::kRecurrent;  // whose bits any split of a sequence keeps
 };
 
 // On the backend that is tested.

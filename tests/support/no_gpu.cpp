@@ -12,6 +12,7 @@ void* allocate(std::size_t) { refuse(); }
 void free(void*) {}
 void copy(void*, const void*, std::size_t) { refuse(); }
 std::size_t available() { refuse(); }
+int compute_capability() { refuse(); }
 void Graph::begin() { refuse(); }
 void Graph::end() { refuse(); }
 void Graph::launch() { refuse(); }
