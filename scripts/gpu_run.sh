@@ -59,9 +59,9 @@ sanitized() {  # TOOL: commands
       while read -r ms case; do
         [[ $case != CudaLarge.* ]] || continue
         log=$work/$1.$name.${case//\//_}
-        printf '%s ' "$ms" timeout "\$(($deadline > \$(date +%s) ? $deadline - \$(date +%s) : 1))" \
-          compute-sanitizer --tool "$1" --error-exitcode 9 "'$test'" "'--gtest_filter=$case'"
-        echo ">'$log' 2>&1; echo \$? >'$log.status'"
+        echo "$ms left=\$(($deadline - \$(date +%s))); if ((left > 0)); then timeout \$left" \
+          "compute-sanitizer --tool $1 --error-exitcode 9 '$test' '--gtest_filter=$case'" \
+          ">'$log' 2>&1; else (exit 124); fi; echo \$? >'$log.status'"
       done
   done | sort -rn | cut -d ' ' -f 2-  # the longest first
 }
