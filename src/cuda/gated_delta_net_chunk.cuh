@@ -3,6 +3,7 @@
 
 #include "cuda/gated_delta_net_call.cuh"
 #include "cuda/gated_delta_net_chunked.hpp"
+#include "cuda/tf32.cuh"
 #include "cuda/wgmma.cuh"
 
 namespace deltaworks::cuda {
@@ -83,7 +84,7 @@ struct alignas(16) ChunkScratch {
       20;  // floats: a multiple of 16 bytes, and eight rows in other banks
   using Block = float[16][kStride];
   struct Chunk {
-    Block diagonal[2], below;                        // of A; on the diagonal, then of (I + A)⁻¹
+    SquareRows diagonal[2], below;                   // of A; on the diagonal, then of (I + A)⁻¹
     float key_sum[kChunk];                           // G_t log2 e − log2 1 / |k_t|
     float key_factor[kChunk], query_factor[kChunk];  // 1 / |k_t|, scale / |q_t|
   };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/gated_delta_net_chunk.cuh"
+#include "cuda/tf32.cuh"
 
 namespace deltaworks::cuda {
 
@@ -16,41 +17,6 @@ __device__ inline float logarithm_of_2(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// 16 × 16 products of float32 matrices in tf32, by a warp. A matrix is two groups of eight columns; lane l
-// has rows l / 4 and l / 4 + 8, columns 2 (l mod 4) and the next of each.
-struct Square {
-  float4 at[2];
-};
-
-// The products leave off the last 13 bits: half of their unit, added before, makes it rounding. The
-// conversion instruction would take three.
-__device__ inline float to_tf32(float x) { return __uint_as_float(__float_as_uint(x) + 0x1000); }
-__device__ inline float4 to_tf32(const float4& x) {
-  return {to_tf32(x.x), to_tf32(x.y), to_tf32(x.z), to_tf32(x.w)};
-}
-
-// sum += left · rightᵀ, right in shared memory. The depth's columns are taken in an order of our own, the
-// same on both sides, in which a result is a left operand as it stands.
-__device__ inline void multiply_transposed(Square& sum, const Square& left,
-                                           const ChunkScratch::Block& right, int lane) {
-  const auto word = [](float x) { return __float_as_uint(x); };
-  const int row = lane / 4, column = 2 * (lane % 4);
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const float4& l = left.at[k];
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float2 r = *reinterpret_cast<const float2*>(&right[8 * n + row][8 * k + column]);
-      float4& s = sum.at[n];
-      asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-          "{%8,%9}, {%0,%1,%2,%3};"
-          : "+f"(s.x), "+f"(s.y), "+f"(s.z), "+f"(s.w)
-          : "r"(word(l.x)), "r"(word(l.z)), "r"(word(l.y)), "r"(word(l.w)), "r"(word(r.x)),
-            "r"(word(r.y)));
-    }
-  }
 }
 
 // By one warpgroup, for every kPreparers-th pair of chunks of a sequence. Its first two warps have 16
@@ -406,10 +372,10 @@ class ChunkPreparer {
       float* const to = block() == 0 ? diagonal : &scratch.below[row()][column()];
       const float* const p = products + 4 * j;
       store_pair(to + 8 * j, p[0], p[1]);
-      store_pair(to + 8 * j + 8 * ChunkScratch::kStride, p[2], p[3]);
+      store_pair(to + 8 * j + 8 * kSquareStride, p[2], p[3]);
       if (block() == 0) continue;
       store_pair(diagonal + 8 * j, p[8], p[9]);
-      store_pair(diagonal + 8 * j + 8 * ChunkScratch::kStride, p[10], p[11]);
+      store_pair(diagonal + 8 * j + 8 * kSquareStride, p[10], p[11]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -424,7 +390,7 @@ class ChunkPreparer {
   // The inverses of I + A of the diagonal blocks of this warp's rows, in place: a lane a column, half a
   // warp a chunk.
   __device__ void invert_diagonal() {
-    ChunkScratch::Block& a = scratch_.chunks[lane() / 16].diagonal[block()];
+    SquareRows& a = scratch_.chunks[lane() / 16].diagonal[block()];
     const int own_column = lane() % 16;
     float x[16];
 #pragma unroll
