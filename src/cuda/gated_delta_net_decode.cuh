@@ -20,7 +20,11 @@ namespace deltaworks::cuda {
 // on an H200, and 6 % slower from 64 sequences on.
 inline constexpr int kDecodeLaneRows = 2;
 inline constexpr int kDecodeThreads = 32;
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870
+inline constexpr int kDecodeBlocks = 16;  // on a multiprocessor, which holds no more
+#else
 inline constexpr int kDecodeBlocks = 20;  // on a multiprocessor: 96 registers
+#endif
 inline constexpr int kDecodeRows = kDecodeThreads / kLanes * kDecodeLaneRows;  // of a block
 
 // What a step reads, packed: the first read of each 64 bytes of a kernel's arguments is a miss, and a row's
