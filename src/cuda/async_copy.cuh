@@ -22,6 +22,23 @@ __device__ inline void async_copy16(void* to, const void* from, int bytes) {
                : "memory");
 }
 
+// 8 bytes, both addresses multiples of 8.
+__device__ inline void async_copy8(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+}
+
+// This thread's copies since the last call are a group.
+__device__ inline void commit_async_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until all of this thread's groups but the last kGroups have arrived, for this thread to read.
+template <int kGroups>
+__device__ inline void wait_for_async_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 // Until this thread's copies so far have arrived; a block-wide barrier then shows them to all.
 __device__ inline void wait_for_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

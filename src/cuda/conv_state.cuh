@@ -1,5 +1,5 @@
 // The state of a convolution, [channels, history], after more samples: the last `history` of
-// old ‖ new, copied bit for bit. sample(i) loads the i-th new one of a thread's channels.
+// old ‖ new, copied bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,30 @@ namespace deltaworks::cuda {
 template <class T, int kVector, int kHistory>
 using ConvState = Pack<T, kVector * kHistory>;
 
-template <int kVector, int kHistory, class T, class Sample>
+// columns[p]: the new sample samples − kHistory + p, where there is one; callers have all of them loading
+// before anything is computed.
+template <int kVector, int kHistory, class T>
 __device__ inline ConvState<T, kVector, kHistory> shifted(
-    const ConvState<T, kVector, kHistory>& old, std::int64_t samples, const Sample& sample) {
+    const ConvState<T, kVector, kHistory>& old, std::int64_t samples,
+    const Pack<T, kVector> (&columns)[kHistory + 1]) {
   ConvState<T, kVector, kHistory> next{};
 #pragma unroll
   for (int p = 0; p < kHistory; ++p) {
-    const std::int64_t at = samples - kHistory + p;
-    Pack<T, kVector> column{};
-    if (at >= 0) {
-      column = sample(at);
-    } else {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      T x = columns[p].at[v];
 #pragma unroll
       for (int q = p; q < kHistory; ++q) {  // constant indices keep the state in registers
-        if (q != p + samples) continue;
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) column.at[v] = old.at[v * kHistory + q];
+        if (q == p + samples && samples < kHistory - p) x = old.at[v * kHistory + q];
       }
+      next.at[v * kHistory + p] = x;
     }
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) next.at[v * kHistory + p] = column.at[v];
   }
   return next;
 }
 
-// The same for one channel in memory; `to` may be `old`, and no `old` is zeros.
+// The same for one channel in memory, where sample(i) is the i-th new one; `to` may be `old`, and no
+// `old` is zeros.
 template <class T, class Sample>
 __device__ inline void shift(const T* old, T* to, std::int64_t history, std::int64_t samples,
                              const Sample& sample) {

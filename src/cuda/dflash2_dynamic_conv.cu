@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/divisor.hpp"
 #include "cuda/dynamic_tap.cuh"
-#include "cuda/launch.hpp"
+#include "cuda/early_launch.cuh"
 #include "cuda/pack.cuh"
 #include "cuda/sequences.cuh"
 
@@ -17,91 +18,102 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMaxTaps = static_cast<int>(contract::kMaxTaps);
 // From so many blocks on a thread has several rows: base is read once for them, and more is in flight.
-constexpr std::int64_t kManyBlocks = 4096;
+constexpr std::int64_t kManyBlocks = 256;
 constexpr int kManyRows = 4;
 
+// As small as it gets: what a kernel reads of its parameters first, it waits for.
 template <class T, class R, class Base>
 struct DFlash2Call {
-  View<const T, 2> input, dynamic;
-  const Base* base;  // of the stage
-  View<R, 2> output;
-  View<const R, 2> residual;  // no data in stage kPrepare
-  std::int64_t first_coefficient, groups;
-  unsigned rows_per_lane, group_size, taps, channel_blocks;
+  const T *input, *dynamic;  // dynamic: of the stage
+  const Base* base;          // of the stage
+  const R* residual;         // nullptr in stage kPrepare
+  R* output;
+  std::int64_t input_stride, dynamic_stride, residual_stride, output_stride;
+  std::uint32_t rows, channels, groups, taps;
+  Divisor group_size, rows_per_lane;
 };
 
-// Up to kTaps taps. kRounds: the arithmetic kActivation.
-template <int kTaps, int kRows, int kVector, bool kRounds, class T, class R, class Base>
+// Up to kTaps taps, or exactly so many. kRounds: the arithmetic kActivation.
+template <int kTaps, bool kExact, int kRows, int kVector, bool kRounds, class T, class R,
+          class Base>
 __global__ void __launch_bounds__(kThreads)
     dflash2_kernel(const __grid_constant__ DFlash2Call<T, R, Base> call) {
-  // Divisions of 32 bits: those of 64 take longer than the rest.
-  const unsigned first = blockIdx.x / call.channel_blocks * kRows,
-                 part = blockIdx.x % call.channel_blocks;
-  const unsigned channel = (part * kThreads + threadIdx.x) * kVector;
-  const std::int64_t rows = call.output.extent(0), channels = call.output.extent(1);
-  if (channel >= channels) return;
-  const std::int64_t coefficient = call.first_coefficient + channel / call.group_size;
-  Pack<Base, kVector> base[kTaps];
-  Pack<T, kVector>
-      x[kRows + kTaps - 1];  // from row first − (kTaps − 1) on; rows that are none: others
-  Pack<R, kVector> residual[kRows];
-  T delta[kRows][kTaps];
-  const bool has_residual = call.residual.data() != nullptr;
+  const std::uint32_t channel = (blockIdx.x * kThreads + threadIdx.x) * kVector;
+  const std::uint32_t first = (blockIdx.z * gridDim.y + blockIdx.y) * kRows;
+  wait_for_stream();
+  if (channel >= call.channels || first >= call.rows) return;
+  const std::uint32_t taps = kExact ? kTaps : call.taps, last_row = call.rows - 1;
+  Lanes<Base, kVector, kVector> base[kTaps];
+  // From row first − (kTaps − 1) on; rows that are none: others.
+  Lanes<T, kVector, kVector> x[kRows + kTaps - 1];
+  Lanes<R, kVector, kVector> residual[kRows];
+  Pack<T, 1> delta[kRows][kTaps];
+  const T* const dynamic = call.dynamic + call.group_size.quotient(channel);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const T* const of_row = dynamic + min(first + i, last_row) * call.dynamic_stride;
+#pragma unroll
+    for (std::uint32_t tap = 0; tap < kTaps; ++tap) {
+      load_lanes(of_row + std::int64_t{min(tap, taps - 1)} * call.groups, delta[i][tap]);
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kRows + kTaps - 1; ++i) {
-    const std::int64_t row = static_cast<std::int64_t>(first) + i - (kTaps - 1);
-    x[i] = load<kVector>(call.input.row(clamp(row, 0, rows - 1)) + channel);
+    const std::uint32_t ahead = first + i;
+    const std::uint32_t row = ahead < kTaps - 1 ? 0 : min(ahead - (kTaps - 1), last_row);
+    load_lanes(call.input + row * call.input_stride + channel, x[i]);
   }
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const std::int64_t row = min(static_cast<std::int64_t>(first) + i, rows - 1);
-    const T* const dynamic = call.dynamic.row(row) + coefficient;
+  for (std::uint32_t tap = 0; tap < kTaps; ++tap) {
+    load_lanes(call.base + std::int64_t{min(tap, taps - 1)} * call.channels + channel, base[tap]);
+  }
+  if (call.residual != nullptr) {
 #pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap) {
-      delta[i][tap] = dynamic[min(static_cast<unsigned>(tap), call.taps - 1) * call.groups];
+    for (int i = 0; i < kRows; ++i) {
+      load_lanes(call.residual + min(first + i, last_row) * call.residual_stride + channel,
+                 residual[i]);
     }
-    if (has_residual) residual[i] = load<kVector>(call.residual.row(row) + channel);
   }
-#pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) {
-    const unsigned of_base = min(static_cast<unsigned>(tap), call.taps - 1);
-    base[tap] = load<kVector>(call.base + of_base * channels + channel);
-  }
-  unsigned position = first % call.rows_per_lane;
+  std::uint32_t position = call.rows_per_lane.remainder(first);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    float sums[kVector]{};
+    float sums[kVector];
 #pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap) {
-      if (tap >= call.taps || tap > position) continue;
-      float inputs[kVector], weights[kVector];
+    for (std::uint32_t tap = 0; tap < kTaps; ++tap) {
+      if (tap > 0 && (tap >= taps || tap > position)) continue;
+      float inputs[kVector], weights[kVector], products[kVector];
       widen(x[i + kTaps - 1 - tap], inputs);
       widen(base[tap], weights);
+      tap_products<kRounds, T>(weights, widen(delta[i][tap].at[0]), inputs, products);
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        const float product = tap_product<kRounds, T>(weights[v], widen(delta[i][tap]), inputs[v]);
-        sums[v] = tap == 0 ? product : step<kRounds, T>(sums[v] + product);
-      }
+      for (int v = 0; v < kVector; ++v) sums[v] = tap == 0 ? products[v] : sums[v] + products[v];
+      if (tap > 0) round_step<kRounds, T>(sums);
     }
-    if (has_residual) {
+    if (call.residual != nullptr) {
       float addends[kVector];
       widen(residual[i], addends);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) sums[v] = sums[v] + addends[v];
     }
-    if (first + i < rows) store(narrow<R>(sums), call.output.row(first + i) + channel);
-    position = position + 1 == call.rows_per_lane ? 0 : position + 1;
+    Lanes<R, kVector, kVector> result;
+    narrow_to(sums, result);
+    if (first + i < call.rows)
+      store(result, call.output + (first + i) * call.output_stride + channel);
+    position = position + 1 == call.rows_per_lane.divisor ? 0 : position + 1;
   }
 }
 
-template <int kTaps, int kRows, int kVector, class T, class R, class Base>
-void launch_dflash2(const Cuda& device, DFlash2Call<T, R, Base> call, bool rounds) {
-  call.channel_blocks =
-      static_cast<unsigned>(ceil_div(call.output.extent(1), std::int64_t{kThreads} * kVector));
-  launch(device, ceil_div(call.output.extent(0), kRows) * call.channel_blocks, kThreads,
-         rounds ? dflash2_kernel<kTaps, kRows, kVector, true, T, R, Base>
-                : dflash2_kernel<kTaps, kRows, kVector, false, T, R, Base>,
-         call);
+template <int kTaps, bool kExact, int kRows, int kVector, class T, class R, class Base>
+void launch_dflash2(const Cuda& device, const DFlash2Call<T, R, Base>& call, bool rounds) {
+  constexpr std::uint32_t kMostInY = 65535;
+  const auto across = static_cast<std::uint32_t>(ceil_div(call.channels, kThreads * kVector)),
+             down = static_cast<std::uint32_t>(ceil_div(call.rows, kRows));
+  const dim3 grid(across, std::min(down, kMostInY),
+                  static_cast<std::uint32_t>(ceil_div(down, kMostInY)));
+  launch_early(device, grid, kThreads,
+               rounds ? dflash2_kernel<kTaps, kExact, kRows, kVector, true, T, R, Base>
+                      : dflash2_kernel<kTaps, kExact, kRows, kVector, false, T, R, Base>,
+               call);
 }
 
 }  // namespace
@@ -111,30 +123,34 @@ void dflash2_dynamic_conv(const Cuda& device, const contract::DFlash2DynamicConv
                           const DFlash2DynamicConvArgs<T, R, Base>& args) {
   if (geometry.rows == 0 || geometry.channels == 0) return;
   const std::int64_t stage = args.stage == DFlash2Stage::kPrepare ? 0 : 1;
+  const View<const R, 2> residual = or_null(args.residual);
   const DFlash2Call<T, R, Base> call{
-      .input = args.input,
-      .dynamic = args.dynamic,
+      .input = args.input.data(),
+      .dynamic = args.dynamic.data() + stage * geometry.taps * geometry.groups,
       .base = args.base.row(stage),
-      .output = args.output,
-      .residual = or_null(args.residual),
-      .first_coefficient = stage * geometry.taps * geometry.groups,
-      .groups = geometry.groups,
-      .rows_per_lane = static_cast<unsigned>(std::min(geometry.rows_per_lane, geometry.rows)),
-      .group_size = static_cast<unsigned>(geometry.channels / geometry.groups),
-      .taps = static_cast<unsigned>(geometry.taps),
-      .channel_blocks = 0,
+      .residual = residual.data(),
+      .output = args.output.data(),
+      .input_stride = args.input.row_stride(),
+      .dynamic_stride = args.dynamic.row_stride(),
+      .residual_stride = residual.row_stride(),
+      .output_stride = args.output.row_stride(),
+      .rows = index32(geometry.rows),
+      .channels = index32(geometry.channels),
+      .groups = index32(geometry.groups),
+      .taps = index32(geometry.taps),
+      .group_size = Divisor(index32(geometry.channels / geometry.groups)),
+      .rows_per_lane = Divisor(index32(std::min(geometry.rows_per_lane, geometry.rows))),
   };
   const bool rounds = args.arithmetic == DFlash2Arithmetic::kActivation;
   constexpr int kVector = kLoadBytes / sizeof(T);
-  const bool is_wide = call.group_size % kVector == 0 && is_aligned(args.input) &&
-                       is_aligned(args.base) && is_aligned(args.output) &&
-                       is_aligned(call.residual);
-  if (!is_wide) return launch_dflash2<kMaxTaps, 1, 1>(device, call, rounds);
-  if (geometry.taps != 2) return launch_dflash2<kMaxTaps, 1, kVector>(device, call, rounds);
+  const bool is_wide = call.group_size.divisor % kVector == 0 && is_aligned(args.input) &&
+                       is_aligned(args.base) && is_aligned(args.output) && is_aligned(residual);
+  if (!is_wide) return launch_dflash2<kMaxTaps, false, 1, 1>(device, call, rounds);
+  if (geometry.taps != 2) return launch_dflash2<kMaxTaps, false, 1, kVector>(device, call, rounds);
   // Two taps, as all drafters have.
   const std::int64_t blocks = geometry.rows * ceil_div(geometry.channels, kThreads * kVector);
-  if (blocks < kManyBlocks) return launch_dflash2<2, 1, kVector>(device, call, rounds);
-  launch_dflash2<2, kManyRows, kVector>(device, call, rounds);
+  if (blocks < kManyBlocks) return launch_dflash2<2, true, 1, kVector>(device, call, rounds);
+  launch_dflash2<2, true, kManyRows, kVector>(device, call, rounds);
 }
 
 #define DELTAWORKS_CUDA_DFLASH2(...)                                                           \

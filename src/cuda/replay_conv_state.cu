@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cuda/conv_state.cuh"
-#include "cuda/launch.hpp"
+#include "cuda/early_launch.cuh"
 #include "cuda/pack.cuh"
 #include "cuda/sequences.cuh"
 #include "cuda/varlen_causal_conv.hpp"
@@ -38,19 +38,25 @@ __device__ std::int64_t samples_of(const ReplayCall<T>& call, std::int64_t seque
 template <class T, int kVector, int kHistory>
 __global__ void __launch_bounds__(kThreads)
     replay_kernel(const __grid_constant__ ReplayCall<T> call) {
+  wait_for_stream();
   const unsigned sequence = blockIdx.x / call.channel_blocks;
   const std::int64_t channels = call.final_state.extent(1);
   const std::int64_t channel =
       (static_cast<std::int64_t>(blockIdx.x % call.channel_blocks) * kThreads + threadIdx.x) *
       kVector;
   if (channel >= channels) return;
-  const std::int64_t samples = samples_of(call, sequence, channel);
+  // Before the count has come.
   const auto old =
       load<kVector * kHistory, kVector>(call.initial_state.row(sequence) + channel * kHistory);
-  const auto sample = [&](std::int64_t i) {
-    return load<kVector>(call.state_update.row(sequence) + i * channels + channel);
-  };
-  store<kVector>(shifted<kVector, kHistory>(old, samples, sample),
+  const std::int64_t samples = samples_of(call, sequence, channel);
+  const T* const update = call.state_update.row(sequence) + channel;
+  Pack<T, kVector> columns[kHistory + 1]{};
+#pragma unroll
+  for (int p = 0; p < kHistory; ++p) {
+    const std::int64_t at = samples - kHistory + p;
+    if (at >= 0) columns[p] = load<kVector>(update + at * channels);
+  }
+  store<kVector>(shifted<kVector, kHistory>(old, samples, columns),
                  call.final_state.row(sequence) + channel * kHistory);
 }
 
@@ -58,6 +64,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     replay_any_kernel(const __grid_constant__ ReplayCall<T> call) {
+  wait_for_stream();
   const unsigned sequence = blockIdx.x / call.channel_blocks;
   const std::int64_t channels = call.final_state.extent(1), history = call.final_state.extent(2);
   const std::int64_t channel =
@@ -76,7 +83,8 @@ void launch_replay(const Cuda& device, ReplayCall<T> call, int vector,
                    void (*kernel)(const ReplayCall<T>)) {
   call.channel_blocks =
       static_cast<unsigned>(ceil_div(call.final_state.extent(1), kThreads * vector));
-  launch(device, call.final_state.extent(0) * call.channel_blocks, kThreads, kernel, call);
+  launch_early(device, index32(call.final_state.extent(0) * call.channel_blocks), kThreads, kernel,
+               call);
 }
 
 }  // namespace

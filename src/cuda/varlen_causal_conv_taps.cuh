@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/divisor.hpp"
 #include "cuda/dynamic_tap.cuh"
 #include "cuda/math.cuh"
 #include "cuda/pack.cuh"
 #include "cuda/sequences.cuh"
+#include "cuda/words.cuh"
 
 namespace deltaworks::cuda {
 
@@ -28,8 +30,7 @@ struct ConvCall {
   View<const T, 2> previous_mask;
   std::int32_t* faults;
   std::int64_t tokens, sequences, channels, history, dilation, group_size, delta_offset;
-  int channel_blocks;
-  int rows;  // of a body
+  Divisor channel_blocks;
   int sequences_per_head;
   unsigned heads;  // of all sequences; they come before the bodies, since they wait longest
   bool is_silu;
@@ -51,41 +52,50 @@ __device__ float silu_of(float x) {
 }
 
 // Fixed weights. Widths up to 4 have their samples in registers.
-template <class T, int kVector_, int kWidth_>
+template <class T, int kVector_, int kWidth_, bool kSilu>
 struct FixedTaps {
   static constexpr int kVector = kVector_, kWidth = kWidth_;
-  float weight[kWidth][kVector], bias[kVector];
-  bool is_silu;
+  using Sample = Lanes<T, kVector, kVector>;
+  using Weights = Lanes<T, kVector * kWidth, kVector>;
+  float weight[kVector * kWidth], bias[kVector];
 
-  __device__ FixedTaps(const ConvCall<T>& call, std::int64_t channel) : is_silu(call.is_silu) {
-    const auto packed = load<kVector * kWidth, kVector>(call.weight.row(channel));
+  // In two steps, so that nothing waits for the weights before the first samples are on their way.
+  __device__ static Weights load_weights(const ConvCall<T>& call, std::int64_t channel) {
+    Weights weights;
+    load_lanes(call.weight.row(channel), weights);
+    return weights;
+  }
+  __device__ FixedTaps(const ConvCall<T>& call, std::int64_t channel, const Weights& weights) {
+    widen(weights, weight);
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) weight[j][v] = widen(packed.at[v * kWidth + j]);
-      bias[v] = 0;
+    for (int v = 0; v < kVector; ++v) bias[v] = 0;
+    if (call.bias.data() != nullptr) {
+      Sample packed;
+      load_lanes(call.bias.row(channel), packed);
+      widen(packed, bias);
     }
-    if (call.bias.data() != nullptr) widen(load<kVector>(call.bias.row(channel)), bias);
   }
 
   // The output of packed row `row` from the samples of kWidth rows, its own the last. The i-th sample
   // lies in ring[i % kWidth]; loops are unrolled, so that registers are named and never moved.
-  __device__ Pack<T, kVector> operator()(std::int64_t, const float (&ring)[kWidth][kVector],
-                                         int first) const {
+  __device__ Sample operator()(std::int64_t, const float (&ring)[kWidth][kVector],
+                               int first) const {
     float sums[kVector];
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       sums[v] = bias[v];
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        sums[v] = fmaf(weight[j][v], ring[(first + j) % kWidth][v], sums[v]);
+        sums[v] = fmaf(weight[v * kWidth + j], ring[(first + j) % kWidth][v], sums[v]);
       }
     }
-    if (is_silu) {
+    if constexpr (kSilu) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) sums[v] = silu_of<T>(sums[v]);
     }
-    return narrow<T>(sums);
+    Sample result;
+    narrow_to(sums, result);
+    return result;
   }
 };
 
@@ -93,38 +103,46 @@ struct FixedTaps {
 template <class T, int kVector_>
 struct DynamicTaps {
   static constexpr int kVector = kVector_, kWidth = 2;
+  using Sample = Lanes<T, kVector, kVector>;
+  using Weights = Lanes<T, kVector * kWidth, kVector>;
   View<const T, 3> kernel_delta;
   View<const T, 2> previous_mask;
   std::int64_t offset, groups;
   float before[kVector], now[kVector];
 
-  __device__ DynamicTaps(const ConvCall<T>& call, std::int64_t channel)
+  __device__ static Weights load_weights(const ConvCall<T>& call, std::int64_t channel) {
+    Weights weights;
+    load_lanes(call.weight.row(channel), weights);
+    return weights;
+  }
+  __device__ DynamicTaps(const ConvCall<T>& call, std::int64_t channel, const Weights& weights)
       : kernel_delta(call.kernel_delta),
         previous_mask(call.previous_mask),
         offset(call.delta_offset * kernel_delta.extent(2) +
                static_cast<std::uint32_t>(channel) / static_cast<std::uint32_t>(call.group_size)),
         groups(kernel_delta.extent(2)) {
-    const auto packed = load<kVector * kWidth, kVector>(call.weight.row(channel));
+    float both[kVector * kWidth];
+    widen(weights, both);
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      before[v] = widen(packed.at[v * kWidth]);
-      now[v] = widen(packed.at[v * kWidth + 1]);
-    }
+    for (int v = 0; v < kVector; ++v) before[v] = both[v * kWidth], now[v] = both[v * kWidth + 1];
   }
 
-  __device__ Pack<T, kVector> operator()(std::int64_t row, const float (&ring)[kWidth][kVector],
-                                         int first) const {
+  __device__ Sample operator()(std::int64_t row, const float (&ring)[kWidth][kVector],
+                               int first) const {
     const T* const delta = kernel_delta.row(row) + offset;
     const float delta_now = widen(delta[0]), delta_before = widen(delta[groups]);
     const float mask = widen(*previous_mask.row(row));
-    float sums[kVector];
+    float sums[kVector], own[kVector];
+    tap_products<true, T>(before, delta_before, ring[first % kWidth], sums);
+    tap_products<true, T>(now, delta_now, ring[(first + 1) % kWidth], own);
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      const float previous = tap_product<true, T>(before[v], delta_before, ring[first % kWidth][v]);
-      const float own = tap_product<true, T>(now[v], delta_now, ring[(first + 1) % kWidth][v]);
-      sums[v] = own + rounded<T>(previous * mask);
-    }
-    return narrow<T>(sums);
+    for (int v = 0; v < kVector; ++v) sums[v] *= mask;
+    round_step<true, T>(sums);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) sums[v] = own[v] + sums[v];
+    Sample result;
+    narrow_to(sums, result);
+    return result;
   }
 };
 
