@@ -92,7 +92,7 @@ fi
 
 {
   printf '{"date": "%s", "driver": "%s",\n' "$(date -u +%F)" \
-    "$(sed -n 's/.*Module  *\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version 2>/dev/null)"
+    "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)"
   printf '"tests": {%s},\n"sanitizers": {%s},\n"benchmark": ' "$tests" "$sanitizers"
   cat "$work/bench" 2>/dev/null || echo null
   printf '}\n'
