@@ -426,12 +426,19 @@ void launch_fixed(const Cuda& device, const ConvCall<T>& call) {
   if (!is_known) launch_conv(device, call, 1, conv_any_kernel<T>);
 }
 
+// A thread's weights start where wide loads may, those of four taps (as models have) in any 16 bits too.
+template <class T>
+bool has_wide_weights(const View<const T, 3>& weight) {
+  const bool starts = reinterpret_cast<std::uintptr_t>(weight.data()) % kLoadBytes == 0;
+  return weight.is_dense() && (is_aligned(weight) || (starts && weight.extent(2) == 4));
+}
+
 // Rows of every operand start where wide loads may.
 template <class T>
 bool takes_wide_loads(const ConvCall<T>& call) {
   return call.channels % kChannels == 0 && is_aligned(call.input) && is_aligned(call.output) &&
          is_aligned(call.initial_state) && is_aligned(call.final_state) &&
-         is_aligned(call.state_update) && is_aligned(call.weight) && call.weight.is_dense() &&
+         is_aligned(call.state_update) && has_wide_weights(call.weight) &&
          is_aligned_row(call.bias) &&
          (call.kernel_delta.data() == nullptr || call.group_size % kChannels == 0);
 }
