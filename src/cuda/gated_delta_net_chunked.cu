@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kChunkThreads, 1)
   const auto row_blocks = static_cast<std::uint32_t>(call.value_dim / kChunkRows);
   const auto heads = static_cast<std::uint32_t>(call.value_heads);
   const std::int32_t b =
-      longest_first(call, static_cast<std::int32_t>(blockIdx.x / (heads * row_blocks)));
+      chunked_sequence(call, static_cast<std::int32_t>(blockIdx.x / (heads * row_blocks)));
+  if (b < 0) return;
   const auto h = static_cast<std::int32_t>(blockIdx.x / row_blocks % heads);
   const auto first_row = static_cast<std::int32_t>(blockIdx.x % row_blocks) * kChunkRows;
   const Sequence sequence = sequence_at(call, b);
@@ -84,8 +85,8 @@ template <class T>
 bool launch_chunked(const Cuda& device, const GatedDeltaNetCall<T>& call, bool wide) {
   const auto kernel = wide ? chunked_kernel<T, true> : chunked_kernel<T, false>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryBytes));
-  const std::int64_t blocks =
-      static_cast<std::int64_t>(call.sequences) * call.value_heads * (call.value_dim / kChunkRows);
+  const std::int64_t blocks = static_cast<std::int64_t>(most_long_sequences(call)) *
+                              call.value_heads * (call.value_dim / kChunkRows);
   kernel<<<static_cast<unsigned>(blocks), kChunkThreads, kMemoryBytes, device.stream>>>(call);
   check(cudaGetLastError());
   return true;

@@ -1,5 +1,6 @@
-// Blocks start in the order of their indices: the longest sequences first, so that none is left over
-// at the end, when the rest of the card has nothing to do.
+// Which sequence a block of the chunked engine serves. Blocks start in the order of their indices: the
+// longest sequences first, so that none is left over at the end, when the rest of the card has nothing
+// to do. In a batch that has room for few long sequences, blocks are started for so many only.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +59,39 @@ __device__ std::int32_t longest_first(const GatedDeltaNetCall<T>& call, std::int
   const std::uint32_t members = __ballot_sync(kFullWarp, own == wanted);
   const bool is_it = own == wanted && __popc(members & ((1u << lane) - 1)) == place - above;
   return first + __ffs(static_cast<int>(__ballot_sync(kFullWarp, is_it))) - 1;
+}
+
+// How many sequences of a call can be long. Offsets out of order can hold more, of which some are then
+// not served.
+template <class T>
+__host__ __device__ std::int32_t most_long_sequences(const GatedDeltaNetCall<T>& call) {
+  const std::int32_t most = call.tokens / (kLongest + 1);
+  return most < call.sequences ? most : call.sequences;
+}
+
+// The long sequence that `rank` others come before, −1 when there is none. By a whole warp.
+template <class T>
+__device__ std::int32_t long_sequence(const GatedDeltaNetCall<T>& call, std::int32_t rank) {
+  const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
+  for (std::int32_t first = 0; first < call.sequences; first += 32) {
+    const std::int32_t b = min(first + lane, call.sequences - 1);
+    const bool is_long = first + lane < call.sequences && is_chunked(sequence_at(call, b));
+    std::uint32_t members = __ballot_sync(kFullWarp, is_long);
+    const std::int32_t count = __popc(members);
+    if (rank < count) {
+      for (; rank > 0; --rank) members &= members - 1;
+      return first + __ffs(static_cast<int>(members)) - 1;
+    }
+    rank -= count;
+  }
+  return -1;
+}
+
+// The sequence of the blocks of place `rank`, −1 when there is none.
+template <class T>
+__device__ std::int32_t chunked_sequence(const GatedDeltaNetCall<T>& call, std::int32_t rank) {
+  return most_long_sequences(call) < call.sequences ? long_sequence(call, rank)
+                                                    : longest_first(call, rank);
 }
 
 }  // namespace deltaworks::cuda
