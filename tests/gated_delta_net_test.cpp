@@ -118,6 +118,23 @@ TEST_P(GatedDeltaNetTest, GoldenValues) {
   EXPECT_EQ(result.output, (std::vector<float>{1, 2}));
 }
 
+// In the kernel of each shape: one token for each sequence, several, other extents.
+TEST_P(GatedDeltaNetTest, AbsentBetaIsOne) {
+  using Offsets = std::vector<std::int32_t>;
+  for (const std::int64_t key_dim : {20, 128}) {
+    for (const Offsets& offsets : {Offsets{0, 1, 2}, Offsets{0, 3, 20}}) {
+      Random random(800);
+      GatedDeltaNetProblem<BFloat16> problem(
+          random, {.cu_seqlens = offsets, .key_dim = key_dim, .value_dim = 64});
+      SCOPED_TRACE(problem.description());
+      std::fill(problem.beta.begin(), problem.beta.end(), 1.0f);
+      const auto expected = problem.run();
+      problem.beta.clear();
+      EXPECT_EQ(problem.run(), expected);
+    }
+  }
+}
+
 // The capsule's golden vector of ONNX Runtime's own replay.
 TEST_P(GatedDeltaNetTest, ReplayGoldenValues) {
   const std::vector<float> state(8, 4.0f);

@@ -39,7 +39,7 @@ struct DecodeStep {
   std::uint32_t key_stride, query_stride, value_stride, decay_stride, beta_stride;
   bool gates_are_float, recalls, sigmoid_beta;
   GateActivation gate_activation;
-  const void *decay, *beta;  // float or T; null: factor 1, rate 1
+  const void *decay, *beta;  // float or T; no decay: factor 1
   const float *a_log, *dt_bias;
   float epsilon, gate_lower_bound, scale;
   std::uint32_t output_stride;
@@ -60,8 +60,8 @@ struct DecodeCall {
 // Nothing where an extent does not fit, or the kernel has no use.
 template <class T>
 std::optional<DecodeStep<T>> decode_step_of(const GatedDeltaNetCall<T>& call) {
-  bool fits = call.initial_state != nullptr && call.capacity == 0 && !call.is_per_key &&
-              call.key_dim == kKeyDim && call.value_dim % kDecodeRows == 0 &&
+  bool fits = call.initial_state != nullptr && call.beta != nullptr && call.capacity == 0 &&
+              !call.is_per_key && call.key_dim == kKeyDim && call.value_dim % kDecodeRows == 0 &&
               (call.pool.fresh.data() == nullptr || call.pool.slots_in.data() != nullptr) &&
               call.tokens >= call.sequences && call.sequences <= 65535 &&
               call.value_heads * std::int64_t{call.heads_per_key} < 65536;

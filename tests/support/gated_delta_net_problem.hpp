@@ -103,7 +103,7 @@ struct GatedDeltaNetProblem {
                                  .cu_seqlens = view_of<1>(o.cu_seqlens, {sequences() + 1}),
                                  .output = {},
                                  .final_state = {}};
-    args.beta = view_of<2>(beta, {n, heads});
+    if (!beta.empty()) args.beta = view_of<2>(beta, {n, heads});
     if (gated() && o.decay_per_key) args.decay_per_key = view_of<3>(decay, {n, heads, o.key_dim});
     if (gated() && !o.decay_per_key) args.decay = view_of<2>(decay, {n, heads});
     if (o.initial_state) {
