@@ -63,7 +63,7 @@ std::optional<DecodeStep<T>> decode_step_of(const GatedDeltaNetCall<T>& call) {
   bool fits = call.initial_state != nullptr && call.beta != nullptr && call.capacity == 0 &&
               !call.is_per_key && call.key_dim == kKeyDim && call.value_dim % kDecodeRows == 0 &&
               (call.pool.fresh.data() == nullptr || call.pool.slots_in.data() != nullptr) &&
-              call.tokens >= call.sequences && call.sequences <= 65535 &&
+              call.tokens == call.sequences && call.sequences <= 65535 &&
               call.value_heads * std::int64_t{call.heads_per_key} < 65536;
   const auto stride = [&](std::int64_t elements, std::size_t size) {
     const auto bytes = static_cast<std::uint64_t>(elements) * size;
