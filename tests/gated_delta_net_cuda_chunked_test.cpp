@@ -385,7 +385,7 @@ TEST_F(CudaGatedDeltaNetChunked, AGraphReplaysWithOtherOffsets) {
   for (const Offsets& offsets :
        {Offsets{0, 100, 200, 300}, {0, 16, 33, 300}, {0, 0, 300, 300}, {0, 284, 299, 300}}) {
     problem.o.cu_seqlens = offsets;
-    gpu::copy(const_cast<std::int32_t*>(args.cu_seqlens.data()), offsets.data(), 4 * 4);
+    upload(args.cu_seqlens, offsets);
     graph.launch();
     operands.take_back_written();
     const auto expected = problem.run();

@@ -199,11 +199,6 @@ TEST_F(CudaGatedDeltaNet, NoValueLeadsOutsideTheOperands) {
   }
 }
 
-// Uploads other values into the memory that a graph was captured with.
-void replace(const View<const std::int32_t, 1>& view, const std::vector<std::int32_t>& values) {
-  gpu::copy(const_cast<std::int32_t*>(view.data()), values.data(), 4 * values.size());
-}
-
 // One graph serves batches of other lengths, fills and counts in the same memory.
 void expect_replays_with_other_values(const Shape& shape, std::int64_t capacity) {
   Random random(8000 + shape.key_dim);
@@ -223,10 +218,10 @@ void expect_replays_with_other_values(const Shape& shape, std::int64_t capacity)
   gpu::Graph graph([&](CUstream_st* stream) { gated_delta_net(Cuda{stream}, args); });
   for (const std::int32_t end : {2, 0, shape.tokens - 1, shape.tokens}) {
     problem.o.cu_seqlens = {0, end, shape.tokens};
-    replace(args.cu_seqlens, problem.o.cu_seqlens);
+    upload(args.cu_seqlens, problem.o.cu_seqlens);
     if (capacity > 0) {
       problem.capture_count = {end % 4, 2};
-      replace(*args.capture_count, problem.capture_count);
+      upload(*args.capture_count, problem.capture_count);
     }
     graph.launch();
     operands.take_back_written();
