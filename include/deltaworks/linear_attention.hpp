@@ -41,7 +41,7 @@ struct LinearAttentionArgs {
 /// [key_dim, value_dim], for each token, in float32:
 ///   a      = exp(decay);  r = Sᵀ k;  p = Sᵀ q
 ///   delta  = beta · (value − a r)          (value for the linear and gated rules)
-///   S      = fma(k deltaᵀ, round(a S))  the product is not rounded
+///   S      = fma(k, deltaᵀ, round(a S))  the product is not rounded
 ///   output = scale · (a p + (q · k) delta), rounded once to T
 /// A rule needs the gates that its name has: decay for gated and gated_delta, beta for delta and
 /// gated_delta; one that it does not need is not read. key_dim is at most 2048.
