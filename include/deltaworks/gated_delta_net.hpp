@@ -26,7 +26,7 @@ enum class BetaActivation : std::uint8_t { kNone, kSigmoid };
 /// nothing; kRecurrent serves all else, the last tokens of the sequence too. The choice depends on nothing else. Chunks
 /// count from the start of a call's sequence: a split at a multiple of 16 changes no bit, any other is within tolerance.
 ///
-/// On Cuda, kChunked serves sequences of more than 16 tokens whole, on GPUs of compute capability 9.0, if
+/// On Cuda, kChunked serves sequences of more than 16 tokens whole, on GPUs of compute capability 9.0 in a build for them, if
 /// T has 16 bits, key_dim is 128, value_dim a multiple of 64, there is one decay per head (or none), and the call
 /// captures nothing; kRecurrent serves all else. A split at a multiple of 64 into parts of more than 16 tokens changes no
 /// bit, any other is within tolerance. A value that is not finite changes no earlier result; later ones that it reaches
