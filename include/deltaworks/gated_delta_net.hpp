@@ -84,8 +84,8 @@ struct GatedDeltaNetArgs {
 ///
 /// Every sum has 8 partial sums (index mod 8, ascending, fma) and one tree,
 /// ((0+4) + (2+6)) + ((1+5) + (3+7)), so that AVX2 and AVX-512 give the same bits. Token order
-/// within a sequence is fixed: one call over n tokens gives the bits of n calls, whatever the batch
-/// or the threads. On CUDA partial sum l has the indices i with i / 4 mod 8 = l, and the state update
+/// within a sequence is fixed: one call over n tokens gives the bits of n calls (with kRecurrent), whatever
+/// the batch or the threads. On CUDA partial sum l has the indices i with i / 4 mod 8 = l, and the state update
 /// is fused, S = fma(k, delta, round(a S)), as ONNX Runtime's CUDA kernel has it.
 ///
 /// state_update holds, per sequence, factors a [capacity, value_heads] (per-key decay: [capacity,
