@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/early_start.cuh"
+#include "cuda/early_launch.cuh"
 #include "cuda/gated_delta_net_chunked.hpp"
 #include "cuda/gated_delta_net_decode.cuh"
 #include "cuda/gated_delta_net_general.cuh"

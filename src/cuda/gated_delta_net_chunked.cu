@@ -15,7 +15,7 @@
 // Causal to the bit: a token that is not finite counts as absent, and what it reaches becomes NaN.
 #include "cuda/gated_delta_net_chunked.hpp"
 
-#include "cuda/early_start.cuh"
+#include "cuda/early_launch.cuh"
 #include "cuda/gated_delta_net_chunk_prepare.cuh"
 #include "cuda/gated_delta_net_chunk_step.cuh"
 #include "cuda/launch.hpp"

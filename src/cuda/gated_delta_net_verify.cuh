@@ -9,7 +9,7 @@
 #pragma once
 
 #include "cuda/async_copy.cuh"
-#include "cuda/early_start.cuh"
+#include "cuda/early_launch.cuh"
 #include "cuda/gated_delta_net_call.cuh"
 #include "cuda/gated_delta_net_step.cuh"
 

@@ -18,15 +18,20 @@ inline constexpr int kLoadBytes = 16;  // the widest load of a thread
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-template <class Kernel, class Call>
-void launch(const Cuda& device, std::int64_t blocks, int threads, Kernel kernel, const Call& call) {
+// Of what a kernel counts in 32 bits.
+inline std::uint32_t index32(std::int64_t extent) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (blocks == 0) return;
-  if (blocks > kMost) {
-    throw DeviceError("cuda: a launch of " + std::to_string(blocks) + " blocks, expected at most " +
+  if (extent > kMost) {
+    throw DeviceError("cuda: an extent of " + std::to_string(extent) + ", expected at most " +
                       std::to_string(kMost));
   }
-  kernel<<<static_cast<unsigned>(blocks), threads, 0, device.stream>>>(call);
+  return static_cast<std::uint32_t>(extent);
+}
+
+template <class Kernel, class Call>
+void launch(const Cuda& device, std::int64_t blocks, int threads, Kernel kernel, const Call& call) {
+  if (blocks == 0) return;
+  kernel<<<index32(blocks), threads, 0, device.stream>>>(call);
   check(cudaGetLastError());
 }
 
