@@ -426,7 +426,7 @@ void launch_fixed(const Cuda& device, const ConvCall<T>& call) {
   if (!is_known) launch_conv(device, call, 1, conv_any_kernel<T>);
 }
 
-// A thread's weights start where wide loads may, those of four taps (as models have) in any 16 bits too.
+// Rows of four taps, as models have, may be 8 bytes long: a thread's kChannels of them still fill wide loads.
 template <class T>
 bool has_wide_weights(const View<const T, 3>& weight) {
   const bool starts = reinterpret_cast<std::uintptr_t>(weight.data()) % kLoadBytes == 0;
