@@ -3,19 +3,19 @@
 
 #include "cuda/gated_delta_net_call.cuh"
 #include "cuda/gated_delta_net_chunked.hpp"
+#include "cuda/gated_delta_net_step.cuh"
 #include "cuda/tf32.cuh"
 #include "cuda/wgmma.cuh"
 
 namespace deltaworks::cuda {
 
-inline constexpr int kChunk = 32, kChunkKeyDim = 128;
+inline constexpr int kChunk = 32;          // tokens
 inline constexpr int kGroupThreads = 128;  // of a warpgroup
 inline constexpr int kPreparers = 2;       // warpgroups
 inline constexpr int kPair = 2;            // chunks that are prepared together
 inline constexpr int kChunkThreads = (1 + kPreparers) * kGroupThreads;
-inline constexpr unsigned kAllLanes = 0xffffffffu;
 static_assert(2 * kChunk == kTileRows && kChunkRows == kTileColumns);
-static_assert(kChunkKeyDim == 2 * kTileColumns);
+static_assert(kKeyDim == 2 * kTileColumns);
 
 // Counts arrivals of threads; a phase ends with the last.
 struct Arrivals {
@@ -80,9 +80,6 @@ struct alignas(16) ChunkGates {
 
 // Of one preparing warpgroup.
 struct alignas(16) ChunkScratch {
-  static constexpr int kStride =
-      20;  // floats: a multiple of 16 bytes, and eight rows in other banks
-  using Block = float[16][kStride];
   struct Chunk {
     SquareRows diagonal[2], below;                   // of A; on the diagonal, then of (I + A)⁻¹
     float key_sum[kChunk];                           // G_t log2 e − log2 1 / |k_t|

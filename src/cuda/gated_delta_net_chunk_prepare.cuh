@@ -45,7 +45,7 @@ class ChunkPreparer {
   }
 
  private:
-  // exp of it is 0 in float32, and 32 of them leave their sum twelve binary places.
+  // exp of it is 0 in float32, and 32 of them leave their sum eleven binary places.
   static constexpr float kLeastDecay = -110;
 
   // The number of this thread in its warpgroup. The compiler must not know that it stays the same: kept
@@ -194,11 +194,11 @@ class ChunkPreparer {
       is_finite = sum < 1e38f && fabsf(beta) < INFINITY;
       sum = at_least(sum, kLeastDecay) * 1.44269504f;
     }
-    const int bad = min(__reduce_min_sync(kAllLanes, is_finite ? kChunk : lane()), end);
+    const int bad = min(__reduce_min_sync(kFullWarp, is_finite ? kChunk : lane()), end);
     if (lane() >= bad) sum = 0, beta = 0;
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
-      const float before = __shfl_up_sync(kAllLanes, sum, offset);
+      const float before = __shfl_up_sync(kFullWarp, sum, offset);
       if (lane() >= offset) sum += before;
     }
     gates.sum[lane()] = sum;
@@ -214,7 +214,7 @@ class ChunkPreparer {
       const Tiles tiles = tiles_at(shared_address(rows_of(pair, i).keys_queries));
       multiply<T, false>(products[i], tiles, tiles);
 #pragma unroll
-      for (int k = 16; k < kChunkKeyDim; k += 16) {
+      for (int k = 16; k < kKeyDim; k += 16) {
         multiply<T, true>(products[i], columns_from(tiles, k), columns_from(tiles, k));
       }
     }
@@ -250,7 +250,7 @@ class ChunkPreparer {
           const float* const p = products[i] + 8 * w + 6 * below;
           own_squares += w == warp() ? (is_second ? p[1] : p[0]) : 0;
         }
-        const float its = __shfl_sync(kAllLanes, own_squares, source);
+        const float its = __shfl_sync(kFullWarp, own_squares, source);
         if (lane() / 8 == 2 * i + below) squares = its;
       }
     }
@@ -261,7 +261,7 @@ class ChunkPreparer {
     } else {
       scratch_.chunks[i].query_factor[t] = call_.scale * factor;
     }
-    const std::uint32_t odd = __ballot_sync(kAllLanes, !is_even(squares));
+    const std::uint32_t odd = __ballot_sync(kFullWarp, !is_even(squares));
     if (lane() == 0) scratch_.odd[has_keys() ? 0 : 1][block()] = odd;
     return odd == 0;
   }
@@ -319,7 +319,7 @@ class ChunkPreparer {
       const float x = fabsf(widen(reinterpret_cast<const T*>(row)[e]));
       largest = x < INFINITY ? fmaxf(largest, x) : INFINITY;
     }
-    return fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    return fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 1));
   }
 
   // By two lanes, if it `mends`: divides the row by a power of two, and returns what its products are to be
@@ -335,7 +335,7 @@ class ChunkPreparer {
       element = narrow<T>(x);
       squares = fmaf(x, x, squares);
     }
-    return norm_factor(squares + __shfl_xor_sync(kAllLanes, squares, 1), exponent);
+    return norm_factor(squares + __shfl_xor_sync(kFullWarp, squares, 1), exponent);
   }
 
   // Products of rows as they came become A or P. Columns behind the rows of this warp stay as they are,

@@ -55,7 +55,7 @@ class ChunkSteps {
 
   __device__ void run(int chunks) {
     float state[64], outputs[16]{};  // outputs: of the chunk before
-    Left rounded[kChunkKeyDim / 16];
+    Left rounded[kKeyDim / 16];
     load_state(state);
     round_state(state, rounded);
     const Places first{shared_address(memory_.rows), shared_address(memory_.matrices),
@@ -105,10 +105,10 @@ class ChunkSteps {
     const float* const from = call_.initial_state + sequence_.slots.in * call_.initial_stride +
                               call_.state_row(h_, first_row_ + row()) + column();
 #pragma unroll
-    for (int j = 0; j < kChunkKeyDim / 8; ++j) {
+    for (int j = 0; j < kKeyDim / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float* const at = from + 8 * i * kChunkKeyDim + 8 * j;
+        const float* const at = from + 8 * i * kKeyDim + 8 * j;
         state[4 * j + 2 * i] = sequence_.starts_from_zero() ? 0 : at[0];
         state[4 * j + 2 * i + 1] = sequence_.starts_from_zero() ? 0 : at[1];
       }
@@ -119,25 +119,25 @@ class ChunkSteps {
     float* const to = call_.final_state + sequence_.slots.out * call_.final_stride +
                       call_.state_row(h_, first_row_ + row()) + column();
 #pragma unroll
-    for (int j = 0; j < kChunkKeyDim / 8; ++j) {
+    for (int j = 0; j < kKeyDim / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float* const at = to + 8 * i * kChunkKeyDim + 8 * j;
+        float* const at = to + 8 * i * kKeyDim + 8 * j;
         at[0] = state[4 * j + 2 * i], at[1] = state[4 * j + 2 * i + 1];
       }
     }
   }
 
-  __device__ static void round_state(const float (&state)[64], Left (&rounded)[kChunkKeyDim / 16]) {
+  __device__ static void round_state(const float (&state)[64], Left (&rounded)[kKeyDim / 16]) {
 #pragma unroll
-    for (int k = 0; k < kChunkKeyDim / 16; ++k) rounded[k] = left_of<T>(state, k);
+    for (int k = 0; k < kKeyDim / 16; ++k) rounded[k] = left_of<T>(state, k);
     hold(rounded);
   }
 
   // One chunk. The outputs of the chunk before are stored in the shadow of its products; its own are left
   // for the next.
   __device__ void step(int chunk, const Places& at, std::uint32_t values_before, float (&state)[64],
-                       Left (&rounded)[kChunkKeyDim / 16], float (&outputs)[16]) {
+                       Left (&rounded)[kKeyDim / 16], float (&outputs)[16]) {
     const Tiles keys = tiles_at(at.rows), queries = keys.skip(kChunk * kTileRowBytes);
     const Tiles inverse = tiles_at(at.matrices);
     const Tiles attention = inverse.skip(16 * ChunkMatrices::kAttentionPart);
@@ -151,7 +151,7 @@ class ChunkSteps {
     products_begin();
     multiply<T, false>(deltas, rounded[0], keys);
 #pragma unroll
-    for (int k = 1; k < kChunkKeyDim / 16; ++k) {
+    for (int k = 1; k < kKeyDim / 16; ++k) {
       multiply<T, true>(deltas, rounded[k], columns_from(keys, 16 * k));
     }
     products_commit();
@@ -159,7 +159,7 @@ class ChunkSteps {
     products_begin();
     multiply<T, false>(outputs, rounded[0], queries);  // S Q, then o
 #pragma unroll
-    for (int k = 1; k < kChunkKeyDim / 16; ++k) {
+    for (int k = 1; k < kKeyDim / 16; ++k) {
       multiply<T, true>(outputs, rounded[k], columns_from(queries, 16 * k));
     }
     products_commit();
@@ -214,7 +214,7 @@ class ChunkSteps {
   __device__ void note_bad(const float4& flags, std::uint32_t (&values)[2][4]) {
     bad_ = bad_below_ = __float_as_int(flags.y);
     bad_queries_ = __float_as_uint(flags.z);
-    if (__builtin_expect(__any_sync(kAllLanes, !are_finite(values)), 0)) clear(values);
+    if (__builtin_expect(__any_sync(kFullWarp, !are_finite(values)), 0)) clear(values);
   }
 
   // R = β (v − exp(G) S k).
@@ -267,8 +267,8 @@ class ChunkSteps {
     }
 #pragma unroll
     for (int offset = 1; offset < 4; offset *= 2) {
-      bad[0] = min(bad[0], __shfl_xor_sync(kAllLanes, bad[0], offset));
-      bad[1] = min(bad[1], __shfl_xor_sync(kAllLanes, bad[1], offset));
+      bad[0] = min(bad[0], __shfl_xor_sync(kFullWarp, bad[0], offset));
+      bad[1] = min(bad[1], __shfl_xor_sync(kFullWarp, bad[1], offset));
     }
     bad_ = bad[0], bad_below_ = bad[1];
   }

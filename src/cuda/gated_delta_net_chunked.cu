@@ -1,6 +1,6 @@
 // The chunked engine on Hopper, for sequences of more than kLongest tokens in calls that do not
-// capture: the state passes once for 64 tokens, everything else is products of matrices on the tensor
-// cores.
+// capture: the state is rescaled and rounded once for 32 tokens, and everything else is products of
+// matrices on the tensor cores.
 //
 // With G_t = Σ g over the chunk up to t, k and q normalised, for a chunk that starts from state S:
 //   A[t,s] = β_t exp(G_t − G_s) k_t·k_s, s < t;   P[t,s] = scale exp(G_t − G_s) q_t·k_s, s <= t

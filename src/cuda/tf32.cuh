@@ -1,16 +1,16 @@
-// Products of 16 × 16 matrices of float32 by one warp, on the tensor cores.
+// Products of 16 × 16 matrices of float32 in tf32 by one warp, on the tensor cores.
 #pragma once
 
 #include <cstdint>
 
 namespace deltaworks::cuda {
 
-// A matrix in shared memory. Rows start at multiples of 16 bytes, and eight of them in other banks.
+// One in shared memory. Rows start at multiples of 16 bytes, and eight of them in other banks.
 inline constexpr int kSquareStride = 20;
 using SquareRows = float[16][kSquareStride];
 
-// 16 × 16 products of float32 matrices in tf32, by a warp. A matrix is two groups of eight columns; lane l
-// has rows l / 4 and l / 4 + 8, columns 2 (l mod 4) and the next of each.
+// One in registers: two groups of eight columns, of each of which lane l has rows l / 4 and l / 4 + 8, columns
+// 2 (l mod 4) and the next.
 struct Square {
   float4 at[2];
 };
