@@ -7,18 +7,6 @@
 
 namespace deltaworks::cuda {
 
-// 2^x and its inverse
-__device__ inline float power_of_2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float logarithm_of_2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // By one warpgroup, for every kPreparers-th pair of chunks of a sequence. Its first two warps have 16
 // tokens each of A of both, the others of P.
 template <class T, bool kAligned>
@@ -267,7 +255,7 @@ class ChunkPreparer {
   }
   __device__ void store_key_factor(int pair, int i, int t, float factor) {
     scratch_.chunks[i].key_factor[t] = factor;
-    scratch_.chunks[i].key_sum[t] = gates_of(pair, i).sum[t] - logarithm_of_2(factor);
+    scratch_.chunks[i].key_sum[t] = gates_of(pair, i).sum[t] - log2_approx(factor);
   }
 
   __device__ float norm_factor(float squares, int exponent) const {
@@ -358,8 +346,8 @@ class ChunkPreparer {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float* const p = products + 4 * j + 2 * i;
-        p[0] *= power_of_2(sum[i] - sums.x) * factor[i];
-        p[1] *= power_of_2(sum[i] - sums.y) * factor[i];
+        p[0] *= exp2_approx(sum[i] - sums.x) * factor[i];
+        p[1] *= exp2_approx(sum[i] - sums.y) * factor[i];
       }
     }
   }
@@ -478,12 +466,12 @@ class ChunkPreparer {
     ChunkFactors& factors = memory_.factors_of(kPair * pair + block());
     const int t = lane();
     const float sum = gates.sum[t], last = gates.sum[kChunk - 1];
-    const float decay = power_of_2(sum);
+    const float decay = exp2_approx(sum);
     factors.error[t] = {gates.beta[t], call_.recalls ? decay * scratch.key_factor[t] : 0};
-    factors.tail[t] = power_of_2(last - scratch.key_sum[t]);
+    factors.tail[t] = exp2_approx(last - scratch.key_sum[t]);
     factors.result[t] = decay * scratch.query_factor[t];
     if (t > 0) return;
-    factors.whole = power_of_2(last);
+    factors.whole = exp2_approx(last);
     factors.bad = gates.bad;
     factors.bad_queries = scratch_.bad_queries[block()];
   }

@@ -1,5 +1,5 @@
 // The elementary functions of src/cpu/math-inl.h, operation for operation: equal inputs give the bits
-// of AVX2 and AVX-512. Errors are stated there.
+// of AVX2 and AVX-512. Errors are stated there. At the end two that are the GPU's own.
 #pragma once
 
 #include <cstdint>
@@ -77,5 +77,17 @@ __device__ inline float log1p(float x) {
 
 // log(1 + exp(x))
 __device__ inline float softplus(float x) { return at_least(x, 0) + log1p(exp_of_minus(fabsf(x))); }
+
+// 2^x and its inverse as the special function unit has them, which no CPU does.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 }  // namespace deltaworks::cuda

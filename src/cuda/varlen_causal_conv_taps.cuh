@@ -44,9 +44,8 @@ __device__ float silu_of(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return silu(x);
   } else {
-    float power, reciprocal;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -0x1.715476p0f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1 + power));
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1 + exp2_approx(x * -0x1.715476p0f)));
     return x * reciprocal;
   }
 }
