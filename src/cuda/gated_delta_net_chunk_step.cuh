@@ -225,7 +225,7 @@ class ChunkSteps {
       const float4 f = load_shared4(factors + 64 * j);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float2 v = unpack2<T>(values[j / 2][2 * (j % 2) + i]);
+        const float2 v = widen2<T>(values[j / 2][2 * (j % 2) + i]);
         float* const r = recalled + 4 * j + 2 * i;
         r[0] = f.x * fmaf(-f.y, r[0], v.x);
         r[1] = f.z * fmaf(-f.w, r[1], v.y);
@@ -260,7 +260,7 @@ class ChunkSteps {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         std::uint32_t& word = values[j / 2][2 * (j % 2) + i];
-        const float2 v = unpack2<T>(word);
+        const float2 v = widen2<T>(word);
         if (!(fabsf(v.x) < INFINITY)) bad[i] = min(bad[i], 8 * j + column()), word &= 0xffff0000u;
         if (!(fabsf(v.y) < INFINITY)) bad[i] = min(bad[i], 8 * j + column() + 1), word &= 0xffffu;
       }
@@ -314,8 +314,8 @@ class ChunkSteps {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float* const o = outputs + 8 * i;
-      store_transposed({round2<T>(o[0], o[1]), round2<T>(o[2], o[3]), round2<T>(o[4], o[5]),
-                        round2<T>(o[6], o[7])},
+      store_transposed({narrow2<T>(o[0], o[1]), narrow2<T>(o[2], o[3]), narrow2<T>(o[4], o[5]),
+                        narrow2<T>(o[6], o[7])},
                        values + matrix_at_ + i * kHalfTile);
     }
     __syncwarp();

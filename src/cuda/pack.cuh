@@ -36,6 +36,31 @@ __device__ inline float rounded(float x) {
   return widen(narrow<T>(x));
 }
 
+// The two elements of a word, the low one first. Taking it apart and putting it together costs one
+// instruction for each element and for two, where single elements cost two.
+template <class T>
+__device__ inline float2 widen2(std::uint32_t word) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+  } else {
+    __half2 pair;
+    memcpy(&pair, &word, sizeof(pair));
+    return __half22float2(pair);
+  }
+}
+template <class T>
+__device__ inline std::uint32_t narrow2(float low, float high) {
+  std::uint32_t word;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    memcpy(&word, &pair, sizeof(word));
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    memcpy(&word, &pair, sizeof(word));
+  }
+  return word;
+}
+
 // Consecutive elements of a row.
 template <class T, int kSize>
 struct Pack {
@@ -78,8 +103,7 @@ __device__ inline void store(const Pack<T, kSize>& pack, T* to) {
   }
 }
 
-// All elements at once. Sixteen-bit ones in pairs: taking a word apart and putting it together costs
-// one instruction for each element and for two, where single elements cost two.
+// All elements at once, those of 16 bits in pairs.
 template <class T, int kSize>
 __device__ inline void widen(const Pack<T, kSize>& pack, float (&to)[kSize]) {
   if constexpr (sizeof(T) == 2 && kSize % 2 == 0) {
@@ -87,15 +111,8 @@ __device__ inline void widen(const Pack<T, kSize>& pack, float (&to)[kSize]) {
     memcpy(words, &pack, sizeof(pack));
 #pragma unroll
     for (int i = 0; i < kSize / 2; ++i) {
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        to[2 * i] = __uint_as_float(words[i] << 16);
-        to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-      } else {
-        __half2 pair;
-        memcpy(&pair, &words[i], sizeof(pair));
-        const float2 both = __half22float2(pair);
-        to[2 * i] = both.x, to[2 * i + 1] = both.y;
-      }
+      const float2 both = widen2<T>(words[i]);
+      to[2 * i] = both.x, to[2 * i + 1] = both.y;
     }
   } else {
 #pragma unroll
@@ -107,17 +124,10 @@ template <class T, int kSize>
 __device__ inline Pack<T, kSize> narrow(const float (&from)[kSize]) {
   Pack<T, kSize> pack;
   if constexpr (sizeof(T) == 2 && kSize % 2 == 0) {
-    using Pair = std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat162, __half2>;
-    Pair pairs[kSize / 2];
+    std::uint32_t words[kSize / 2];
 #pragma unroll
-    for (int i = 0; i < kSize / 2; ++i) {
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        pairs[i] = __floats2bfloat162_rn(from[2 * i], from[2 * i + 1]);
-      } else {
-        pairs[i] = __floats2half2_rn(from[2 * i], from[2 * i + 1]);
-      }
-    }
-    memcpy(&pack, pairs, sizeof(pack));
+    for (int i = 0; i < kSize / 2; ++i) words[i] = narrow2<T>(from[2 * i], from[2 * i + 1]);
+    memcpy(&pack, words, sizeof(pack));
   } else {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) pack.at[i] = narrow<T>(from[i]);

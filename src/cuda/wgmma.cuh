@@ -23,18 +23,6 @@ struct Left {
   std::uint32_t at[4];
 };  // 16 rows of a warp × 16
 
-// Two elements in a word.
-template <class T>
-__device__ inline std::uint32_t round2(float low, float high) {
-  std::uint32_t word;
-  if constexpr (std::is_same_v<T, Float16>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  }
-  return word;
-}
-
 // Within ±65504, the range of half; a NaN stays one, which fminf and fmaxf would lose.
 __device__ inline float in_range_of_half(float x) {
   asm("min.NaN.f32 %0, %0, 0f477FE000;\n"
@@ -47,20 +35,9 @@ __device__ inline float in_range_of_half(float x) {
 template <class T>
 __device__ inline std::uint32_t pack2(float low, float high) {
   if constexpr (std::is_same_v<T, Float16>) {
-    return round2<T>(in_range_of_half(low), in_range_of_half(high));
+    return narrow2<T>(in_range_of_half(low), in_range_of_half(high));
   } else {
-    return round2<T>(low, high);
-  }
-}
-
-template <class T>
-__device__ inline float2 unpack2(std::uint32_t word) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    __half2 pair;
-    memcpy(&pair, &word, sizeof(pair));
-    return __half22float2(pair);
-  } else {
-    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+    return narrow2<T>(low, high);
   }
 }
 

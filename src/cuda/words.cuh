@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "cuda/pack.cuh"
@@ -89,13 +88,8 @@ __device__ inline void widen(const Words<T, kSize>& words, float (&to)[kSize]) {
     const std::uint32_t word = words.at[i];
     if constexpr (std::is_same_v<T, float>) {
       to[i] = __uint_as_float(word);
-    } else if constexpr (std::is_same_v<T, BFloat16>) {
-      to[2 * i] = __uint_as_float(word << 16);
-      to[2 * i + 1] = __uint_as_float(word & 0xffff0000u);
     } else {
-      __half2 pair;
-      memcpy(&pair, &word, sizeof(pair));
-      const float2 both = __half22float2(pair);
+      const float2 both = widen2<T>(word);
       to[2 * i] = both.x, to[2 * i + 1] = both.y;
     }
   }
@@ -107,12 +101,8 @@ __device__ inline void narrow_to(const float (&from)[kSize], Words<T, kSize>& to
   for (int i = 0; i < Words<T, kSize>::kWords; ++i) {
     if constexpr (std::is_same_v<T, float>) {
       to.at[i] = __float_as_uint(from[i]);
-    } else if constexpr (std::is_same_v<T, BFloat16>) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(from[2 * i], from[2 * i + 1]);
-      memcpy(&to.at[i], &pair, sizeof(pair));
     } else {
-      const __half2 pair = __floats2half2_rn(from[2 * i], from[2 * i + 1]);
-      memcpy(&to.at[i], &pair, sizeof(pair));
+      to.at[i] = narrow2<T>(from[2 * i], from[2 * i + 1]);
     }
   }
 }
