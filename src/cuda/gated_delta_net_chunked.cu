@@ -16,10 +16,10 @@
 #include "cuda/gated_delta_net_chunked.hpp"
 
 #include "cuda/early_launch.cuh"
+#include "cuda/gated_delta_net_chunk_order.cuh"
 #include "cuda/gated_delta_net_chunk_prepare.cuh"
 #include "cuda/gated_delta_net_chunk_step.cuh"
 #include "cuda/launch.hpp"
-#include "cuda/longest_first.cuh"
 
 namespace deltaworks::cuda {
 
