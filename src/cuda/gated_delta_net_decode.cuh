@@ -6,10 +6,10 @@
 // turn out to be anything but one token in its place, with a state in reach, take the kernel for all cases.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
-#include "contract/gated_delta_net.hpp"
 #include "cuda/gated_delta_net_call.cuh"
 #include "cuda/gated_delta_net_rows.cuh"
 #include "cuda/gated_delta_net_step.cuh"
@@ -203,24 +203,6 @@ __device__ DecodeInputs<T> load_decode_inputs(const DecodeStep<T>& step, std::ui
   return inputs;
 }
 
-template <int kRows>
-__device__ void load_state_rows(const float* from, StateRows<kRows>& state) {
-#pragma unroll
-  for (int i = 0; i < kRows * kPieces; ++i) {
-    const int row = i / kPieces, j = i % kPieces;
-    state.at[row][j] = stream_load4<true>(from + row * kKeyDim + 4 * kLanes * j);
-  }
-}
-
-template <int kRows>
-__device__ void store_state_rows(const StateRows<kRows>& state, float* to) {
-#pragma unroll
-  for (int i = 0; i < kRows * kPieces; ++i) {
-    const int row = i / kPieces, j = i % kPieces;
-    stream_store4<true>(state.at[row][j], to + row * kKeyDim + 4 * kLanes * j);
-  }
-}
-
 // A block of the kernel for all cases, kParts times. Apart, so that its registers do not count here.
 template <int kParts, class T>
 __device__ __noinline__ void rows_block_apart(const GatedDeltaNetCall<T>& call) {
@@ -250,7 +232,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks)
     slot = *(is_second ? at_row(in.slots_out, b, in.slots_out_stride)
                        : at_row(in.slots_in, b, in.slots_in_stride));
   } else {
-    load_state_rows(at_row(in.initial_state, b, in.initial_stride) + offset, state);
+    load_state_rows<true>(at_row(in.initial_state, b, in.initial_stride) + offset, state);
   }
   if (in.fresh != nullptr && is_second) fresh = *at_row(in.fresh, b, in.fresh_stride);
   __syncwarp();  // no load of what follows goes first
@@ -261,7 +243,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks)
   if (has_slots && has_state) {
     const std::uint32_t slot_in = __shfl_sync(kFullWarp, slot, 0, 2);
     slot_out = __shfl_sync(kFullWarp, slot, 1, 2);
-    load_state_rows(at_row(in.initial_state, slot_in, in.initial_stride) + offset, state);
+    load_state_rows<true>(at_row(in.initial_state, slot_in, in.initial_stride) + offset, state);
   }
   const bool is_in_place = bound == static_cast<std::int32_t>(b + is_second);
   if (!has_state || !__all_sync(kFullWarp, is_in_place)) {
@@ -283,7 +265,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks)
     at_row(in.output, b, in.output_stride)[h * in.value_dim + row] =
         narrow<T>(in.scale * result.output);
   }
-  store_state_rows(state, at_row(in.final_state, slot_out, in.final_stride) + offset);
+  store_state_rows<true>(state, at_row(in.final_state, slot_out, in.final_stride) + offset);
 }
 
 }  // namespace deltaworks::cuda

@@ -10,7 +10,7 @@
 namespace deltaworks::cuda {
 
 inline constexpr int kRowsThreads = 128;
-inline constexpr int kRowsOfBlock = kRowsThreads / kLanes;  // of a block
+inline constexpr int kRowsOfBlock = kRowsThreads / kLanes;
 
 // The row of eight lanes; it lies behind the head's last in the spare lanes of a last block.
 struct RowPlace {
@@ -105,11 +105,7 @@ __device__ void rows_block(const GatedDeltaNetCall<T>& call, std::int32_t b, std
   const std::int64_t offset = call.state_row(at.h, at.row) + 4 * lane;
   StateRows<1> state{};
   if (exists && slots.in >= 0 && slots.out >= 0) {
-    const float* const from = call.initial_state + slots.in * call.initial_stride + offset;
-#pragma unroll
-    for (int j = 0; j < kPieces; ++j) {
-      state.at[0][j] = stream_load4<kAligned>(from + 4 * kLanes * j);
-    }
+    load_state_rows<kAligned>(call.initial_state + slots.in * call.initial_stride + offset, state);
   }
   std::int32_t loaded = min(at.b, call.tokens - 1);
   auto inputs = load_row_inputs<kAligned>(call, at, loaded, lane);
@@ -133,11 +129,7 @@ __device__ void rows_block(const GatedDeltaNetCall<T>& call, std::int32_t b, std
     row_token<kPerKey>(call, at, sequence, t, lane, inputs, state);
   }
   if (!exists) return;
-  float* const to = call.final_state + slots.out * call.final_stride + offset;
-#pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
-    stream_store4<kAligned>(state.at[0][j], to + 4 * kLanes * j);
-  }
+  store_state_rows<kAligned>(state, call.final_state + slots.out * call.final_stride + offset);
 }
 
 // Eight blocks on a multiprocessor, for which registers would have to be spilled, were slower than six.

@@ -80,6 +80,24 @@ struct StateRows {
   Four at[kRows][kPieces];
 };
 
+// A state streams through: `from` and `to` are where the lane's first columns of the first row lie.
+template <bool kAligned, int kRows>
+__device__ void load_state_rows(const float* from, StateRows<kRows>& state) {
+#pragma unroll
+  for (int i = 0; i < kRows * kPieces; ++i) {
+    const int row = i / kPieces, j = i % kPieces;
+    state.at[row][j] = stream_load4<kAligned>(from + row * kKeyDim + 4 * kLanes * j);
+  }
+}
+template <bool kAligned, int kRows>
+__device__ void store_state_rows(const StateRows<kRows>& state, float* to) {
+#pragma unroll
+  for (int i = 0; i < kRows * kPieces; ++i) {
+    const int row = i / kPieces, j = i % kPieces;
+    stream_store4<kAligned>(state.at[row][j], to + row * kKeyDim + 4 * kLanes * j);
+  }
+}
+
 // The row of kRows whose sums a lane holds after transposed_sums.
 template <int kRows>
 __device__ int row_of_lane(int lane) {

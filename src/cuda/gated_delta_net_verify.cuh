@@ -337,11 +337,7 @@ class Verify {
     if (item.sequence.is_skipped()) return;
     float* const to = call_.final_state + item.sequence.slots.out * call_.final_stride +
                       call_.state_row(item.h, item.first_row + first_lane_row()) + 4 * lane();
-#pragma unroll
-    for (int i = 0; i < kLaneRows * kPieces; ++i) {
-      const int row = i / kPieces, j = i % kPieces;
-      stream_store4<true>(state.at[row][j], to + row * kKeyDim + 4 * kLanes * j);
-    }
+    store_state_rows<true>(state, to);
   }
 
   const GatedDeltaNetCall<T>& call_;
