@@ -65,11 +65,9 @@ void launch(const Cuda& device, const LaunchSize& size, bool starts_early, void 
 template <class Call>
 void launch_early(const Cuda& device, dim3 grid, int threads, void (*kernel)(const Call),
                   const Call& call) {
-  constexpr int kLeastPtx = 90;
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, kernel));
+  constexpr int kLeastMajor = 9;
   launch(device, LaunchSize{grid, static_cast<unsigned>(threads), 0},
-         attributes.ptxVersion >= kLeastPtx, kernel, call);
+         is_compiled_for(kernel, kLeastMajor), kernel, call);
 }
 
 }  // namespace deltaworks::cuda

@@ -105,20 +105,12 @@ int attribute(cudaDeviceAttr what) {
   return value;
 }
 
-// Whether this build has the kernel with bulk copies: compiled for an older card it runs here, and traps.
-template <class Kernel>
-bool has_bulk_copies(Kernel kernel) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, kernel));
-  return attributes.ptxVersion >= 10 * kBulkCopyMajor;
-}
-
 // False where this build's kernel would trap.
 template <bool kCaptures, class T>
 bool launch_verify(const Cuda& device, const contract::GatedDeltaNetGeometry& geometry,
                    const GatedDeltaNetCall<T>& call, std::int64_t items) {
   const auto kernel = verify_kernel<T, kCaptures>;
-  if (!has_bulk_copies(kernel)) return false;
+  if (!is_compiled_for(kernel, kBulkCopyMajor)) return false;
   // Short chunks leave room for more blocks.
   const bool is_short = geometry.tokens <= geometry.sequences * kVerifyChunk / 2;
   const int chunk = is_short ? kVerifyChunk / 2 : kVerifyChunk;

@@ -28,6 +28,15 @@ inline std::uint32_t index32(std::int64_t extent) {
   return static_cast<std::uint32_t>(extent);
 }
 
+// Whether the kernel that would run was compiled for compute capability `major`.0 or later: what it has for
+// that card alone is empty otherwise, or a trap.
+template <class Kernel>
+bool is_compiled_for(Kernel kernel, int major) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= 10 * major;
+}
+
 template <class Kernel, class Call>
 void launch(const Cuda& device, std::int64_t blocks, int threads, Kernel kernel, const Call& call) {
   if (blocks == 0) return;
