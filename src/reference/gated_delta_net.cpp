@@ -20,11 +20,15 @@ double decay_factor(const GatedDeltaNetArgs<T, G>& args, std::int64_t token, std
       args.decay ? to_float((*args.decay)(token, h)) : to_float((*args.decay_per_key)(token, h, i));
   if (args.gate_activation == GateActivation::kNone) return std::exp(raw);
   const double bias = args.dt_bias ? (*args.dt_bias)(h) : (*args.dt_bias_per_key)(h, i);
-  constexpr double kLargest = std::numeric_limits<float>::max();
-  const double rate = std::fmin(std::exp(static_cast<double>((*args.a_log)(h))), kLargest);
+  const auto finite = [](double x) {  // an infinity never meets a zero in a product
+    constexpr double kLargest = std::numeric_limits<float>::max();
+    return std::clamp(x, -kLargest, kLargest);
+  };
+  const double x = finite(raw) + finite(bias);
+  const double rate = finite(std::exp(static_cast<double>((*args.a_log)(h))));
   const double log_decay = args.gate_activation == GateActivation::kSoftplus
-                               ? -rate * softplus(raw + bias)
-                               : args.gate_lower_bound * sigmoid(rate * (raw + bias));
+                               ? -rate * softplus(x)
+                               : args.gate_lower_bound * sigmoid(rate * x);
   return std::exp(log_decay);
 }
 
