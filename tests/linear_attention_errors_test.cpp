@@ -215,6 +215,11 @@ TEST(LinearAttentionContract, UnknownDimensionsFitAndKnownOnesAreBound) {
   operands.past_state->dtype = DType::kFloat16;
   operands.beta->dtype = DType::kFloat32;
   EXPECT_EQ(complaint(), "LinearAttention: beta has type float32, expected float16");
+  for (contract::Tensor* tensor :
+       {&operands.query, &operands.key, &operands.value, &*operands.decay}) {
+    tensor->dtype = DType::kFloat32;
+  }
+  EXPECT_EQ(complaint(), "LinearAttention: past_state has type float16, expected float32");
 }
 
 }  // namespace

@@ -20,8 +20,10 @@ void check_types(Checker& check, const LinearAttentionOperands& in) {
   const Operand& state = in.past_state ? in.past_state : in.present_state;
   if (!state) return;
   check.require(state->dtype == DType::kFloat32 || state->dtype == element,
-                "{} has type {}, expected float32 or {}",
-                in.past_state ? "past_state" : "present_state", name(state->dtype), name(element));
+                "{} has type {}, expected float32{}{}",
+                in.past_state ? "past_state" : "present_state", name(state->dtype),
+                element == DType::kFloat32 ? "" : " or ",
+                element == DType::kFloat32 ? "" : name(element));
   if (in.present_state) check.dtype("present_state", *in.present_state, state->dtype);
 }
 
