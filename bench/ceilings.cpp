@@ -116,13 +116,21 @@ double rate_of(const Effort& effort, const std::function<Sweep()>& prepare) {
   return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
+// Threads that take turns on a processor each time their own turns: their rates would add up to what no machine has.
+Effort at_once(Effort effort) {
+  const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  if (processors > 0) effort.threads = std::min(effort.threads, processors);
+  return effort;
+}
+
 // Bytes per second of one kind of traffic, measured once for each size and number of threads. Each thread has
 // its part of the bytes; parts below a few MiB are swept several times between two looks at the clock.
 class Bandwidth {
  public:
   explicit Bandwidth(Sweep (*prepare)(std::size_t part)) : prepare_(prepare) {}
 
-  double operator()(std::size_t bytes, const Effort& effort) {
+  double operator()(std::size_t bytes, const Effort& wanted) {
+    const Effort effort = at_once(wanted);
     const auto [found, is_new] = known_.try_emplace({bytes, effort.threads});
     if (!is_new) return found->second;
     const std::size_t part =
@@ -180,7 +188,8 @@ Sweep copy_sweep(std::size_t bytes) {
   };
 }
 
-double fma_peak(const Effort& effort) {
+double fma_peak(const Effort& wanted) {
+  const Effort effort = at_once(wanted);
   static std::map<int, double> known;
   const auto [found, is_new] = known.try_emplace(effort.threads);
   return is_new ? found->second = rate_of(effort, fma_sweep) : found->second;

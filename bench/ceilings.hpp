@@ -7,7 +7,7 @@
 namespace deltaworks::bench {
 
 struct Effort {
-  int threads = 1;        // at the same time; they share the bytes
+  int threads = 1;        // at the same time, no more than processors; they share the bytes
   double seconds = 0.25;  // for each figure
 };
 

@@ -62,6 +62,12 @@ def test_types_and_threads():
     assert all(result["alone"]["ratio"] > 0 for result in report["results"])
 
 
+def test_threads_that_share_a_processor_do_not_raise_the_ceiling():
+    few = figures("gated_delta_rates")
+    many = figures("gated_delta_rates", "--threads", 64 * few["cores"])
+    assert many["ceilings"]["fma peak"] < 8 * few["cores"] * few["ceilings"]["fma peak"]
+
+
 def test_an_instruction_set_is_named():
     target = {"DELTAWORKS_CPU_TARGET": "SSE4"}
     assert b"SSE4" in bench("dflash2_dynamic_conv", environment=target).stdout.splitlines()[0]
