@@ -223,4 +223,22 @@ TEST(LinearAttentionContract, UnknownDimensionsFitAndKnownOnesAreBound) {
 }
 
 }  // namespace
+// Products of a file's numbers are made only when they have 63 bits, and a state of 2^62 floats is not served.
+TEST(LinearAttentionContract, SizesBeyondCountingAreRefusedWhileOthersAreUnknown) {
+  constexpr std::int64_t u = contract::kUnknown, heads = std::int64_t{1} << 61;
+  for (const std::int64_t sequences : {u, std::int64_t{0}}) {
+    contract::LinearAttentionOperands operands{
+        .query = {DType::kFloat32, 3, {sequences, u, 2048}},
+        .key = {DType::kFloat32, 3, {sequences, u, 2048}},
+        .value = {DType::kFloat32, 3, {sequences, u, heads}},
+        .decay = contract::Tensor{DType::kFloat32, 3, {sequences, u, heads}},
+        .beta = contract::Tensor{DType::kFloat32, 3, {sequences, u, 1}},
+        .q_num_heads = 1,
+        .kv_num_heads = heads};
+    EXPECT_EQ(std::get<std::string>(contract::linear_attention("LinearAttention", operands)),
+              "LinearAttention: output has shape [" + std::string(sequences == u ? "?" : "0") +
+                  ", ?, 2305843009213693952, 1], expected less than 2^60 elements");
+  }
+}
+
 }  // namespace deltaworks

@@ -1,7 +1,6 @@
 #include "contract/checker.hpp"
 
-#include <fmt/ranges.h>
-
+#include <algorithm>
 #include <limits>
 
 namespace deltaworks::contract {
@@ -53,11 +52,13 @@ void Checker::size(std::string_view argument, std::initializer_list<std::int64_t
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max() / 8;
   std::int64_t size = 1;
   for (const std::int64_t extent : extents) {
-    if (extent <= 0) return;  // unknown or empty
+    // One that is unknown or 0 counts as 1: the others are multiplied with each other elsewhere.
     // No division: a right call of one token would spend more on them than on a head.
-    if (__builtin_mul_overflow(size, extent, &size) || size > kLargest) {
-      fail(fmt::format("{} has shape [{}], expected less than 2^60 elements", argument,
-                       fmt::join(extents, ", ")));
+    if (__builtin_mul_overflow(size, std::max<std::int64_t>(extent, 1), &size) || size > kLargest) {
+      Tensor shape{DType::kFloat32, static_cast<int>(extents.size()), {}};
+      std::copy(extents.begin(), extents.end(), shape.dims.begin());
+      fail(fmt::format("{} has shape {}, expected less than 2^60 elements", argument,
+                       to_string(shape)));
       return;
     }
   }

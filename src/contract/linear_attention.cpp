@@ -121,11 +121,12 @@ Outcome<LinearAttentionGeometry> linear_attention(std::string_view op,
                 g.key_dim);
   check.require(g.key_dim <= kMaxKeyDim, "query has key_dim {}, expected at most {}", g.key_dim,
                 kMaxKeyDim);
-  if (check.ok()) check_gates(check, in, g);
-  std::int64_t width = g.output_width();
-  check.shape("output", in.output, {&g.sequences, &g.length, &width});
   check.size("output", {g.sequences, g.length, g.output_heads(), g.value_dim});
   check.size("present_state", {g.sequences, g.kv_num_heads, g.key_dim, g.value_dim});
+  if (!check.ok()) return check.complaint();
+  check_gates(check, in, g);
+  std::int64_t width = g.output_width();
+  check.shape("output", in.output, {&g.sequences, &g.length, &width});
   if (!check.ok()) return check.complaint();
   return g;
 }
