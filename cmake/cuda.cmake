@@ -46,7 +46,6 @@ if(DELTAWORKS_CUDA_ARCHITECTURES MATCHES "(^|;)90a?(-real|-virtual)?(;|$)")
   deltaworks_add_cuda_library(deltaworks_cuda ${cuda_sources})
   deltaworks_add_cuda_library(deltaworks_cuda_hopper ${chunked_source})
   set_target_properties(deltaworks_cuda_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
-  add_dependencies(deltaworks_cuda deltaworks_cuda_hopper)  # whoever compiles one means both
   list(APPEND DELTAWORKS_CUDA_OBJECTS $<TARGET_OBJECTS:deltaworks_cuda_hopper>)
 else()
   deltaworks_add_cuda_library(deltaworks_cuda ${cuda_sources} ${chunked_stub})
