@@ -64,6 +64,21 @@ __device__ inline bool named_barrier_or(int number, int threads, bool says) {
 // without them.
 inline constexpr int kBulkCopyMajor = 9;  // least compute capability
 
+// Until the phase of this parity of a barrier in shared memory has ended.
+__device__ inline void wait_for_phase(const std::uint64_t& barrier, std::uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "retry%=:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra retry%=;\n"
+      "}\n" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
 // Counts the bytes of copies; a phase ends when all that were announced have arrived.
 struct CopyBarrier {
   std::uint64_t bits;
@@ -88,19 +103,7 @@ struct CopyBarrier {
 #endif
   }
   // Until the phase of this parity (0, 1, 0, …) has ended.
-  __device__ void wait(std::uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "retry%=:\n"
-        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-        "@!done bra retry%=;\n"
-        "}\n" ::"r"(shared_address(&bits)),
-        "r"(parity)
-        : "memory");
-#endif
-  }
+  __device__ void wait(std::uint32_t parity) { wait_for_phase(bits, parity); }
 };
 
 // For data that nothing reads again: first to leave the L2 cache.

@@ -39,17 +39,7 @@ struct Arrivals {
     return ended != 0;
   }
   // Until phase `number` (0, 1, …) has ended; no later one may have.
-  __device__ void wait(unsigned number) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "retry%=:\n"
-        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-        "@!done bra retry%=;\n"
-        "}\n" ::"r"(shared_address(&bits)),
-        "r"(number & 1)
-        : "memory");
-  }
+  __device__ void wait(unsigned number) { wait_for_phase(bits, number & 1); }
 };
 
 // The rows of a chunk as they came: keys, and below them queries, in two tiles of 64 columns, so that

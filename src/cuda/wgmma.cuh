@@ -102,6 +102,13 @@ __device__ inline void hold(Left (&left)[kSize]) {
   DELTAWORKS_NAMES32                                                                              \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define DELTAWORKS_PRODUCT_OF(T)              \
+  if constexpr (std::is_same_v<T, Float16>) { \
+    DELTAWORKS_PRODUCT("f16");                \
+  } else {                                    \
+    DELTAWORKS_PRODUCT("bf16");               \
+  }                                           \
+  static_assert(true)
 #define DELTAWORKS_LEFT "r"(left.at[0]), "r"(left.at[1]), "r"(left.at[2]), "r"(left.at[3])
 
 // sums [64, 32] (+)= left [64, 16] · rightᵀ, right [32, 16] in tiles.
@@ -114,11 +121,7 @@ __device__ inline void hold(Left (&left)[kSize]) {
       : DELTAWORKS_LEFT, "l"(right.bits), "n"(kAdds ? 1 : 0))
 template <class T, bool kAdds>
 __device__ inline void multiply(float (&sums)[16], const Left& left, const Tiles& right) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    DELTAWORKS_PRODUCT("f16");
-  } else {
-    DELTAWORKS_PRODUCT("bf16");
-  }
+  DELTAWORKS_PRODUCT_OF(T);
 }
 #undef DELTAWORKS_PRODUCT
 
@@ -132,11 +135,7 @@ __device__ inline void multiply(float (&sums)[16], const Left& left, const Tiles
       : "l"(left.bits), "l"(right.bits), "n"(kAdds ? 1 : 0))
 template <class T, bool kAdds>
 __device__ inline void multiply(float (&sums)[32], const Tiles& left, const Tiles& right) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    DELTAWORKS_PRODUCT("f16");
-  } else {
-    DELTAWORKS_PRODUCT("bf16");
-  }
+  DELTAWORKS_PRODUCT_OF(T);
 }
 #undef DELTAWORKS_PRODUCT
 
@@ -148,13 +147,10 @@ __device__ inline void multiply(float (&sums)[32], const Tiles& left, const Tile
                : DELTAWORKS_LEFT, "l"(right.bits))
 template <class T>
 __device__ inline void multiply_rows(float (&sums)[64], const Left& left, const Tiles& right) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    DELTAWORKS_PRODUCT("f16");
-  } else {
-    DELTAWORKS_PRODUCT("bf16");
-  }
+  DELTAWORKS_PRODUCT_OF(T);
 }
 #undef DELTAWORKS_PRODUCT
+#undef DELTAWORKS_PRODUCT_OF
 #undef DELTAWORKS_LEFT
 #undef DELTAWORKS_NAMES16
 #undef DELTAWORKS_NAMES32
